@@ -1,0 +1,85 @@
+#include "checks.h"
+
+#include <limits>
+#include <string>
+
+#include "errors.h"
+
+namespace fp4aot {
+
+namespace {
+
+std::string list_text(const std::vector<int64_t>& values) {
+  std::string result = "[";
+  for (size_t i = 0; i < values.size(); ++i) result += text(i ? ", " : "", values[i]);
+  return result + "]";
+}
+
+}  // namespace
+
+void check_dtype(const char* operator_name, const char* argument, const Tensor& tensor,
+                 std::initializer_list<ScalarType> accepted) {
+  if (is_one_of(tensor.scalar_type(), accepted)) return;
+  std::string expected;
+  for (ScalarType dtype : accepted) expected += (expected.empty() ? "" : " or ") + dtype_name(dtype);
+  argument_error(operator_name, argument, text("dtype ", dtype_name(tensor.scalar_type())),
+                 expected, "convert the tensor first");
+}
+
+void check_rank(const char* operator_name, const char* argument, const Tensor& tensor,
+                std::initializer_list<int64_t> accepted) {
+  std::string expected;
+  for (int64_t rank : accepted) {
+    if (tensor.dim() == rank) return;
+    expected += text(expected.empty() ? "" : " or ", rank);
+  }
+  argument_error(operator_name, argument, text("shape ", shape_text(tensor)),
+                 text(expected, " dimensions"), "reshape the tensor first");
+}
+
+void check_same_device(const char* operator_name, const char* argument, const Tensor& tensor,
+                       const char* reference_argument, const Tensor& reference) {
+  if (same_device(tensor, reference)) return;
+  argument_error(operator_name, argument, text("device ", device_text(tensor)),
+                 text(device_text(reference), " (the device of '", reference_argument, "')"),
+                 "move the tensor there first");
+}
+
+void check_scalar_scale(const char* operator_name, const char* argument, const Tensor& scale,
+                        const char* reference_argument, const Tensor& reference) {
+  check_dtype(operator_name, argument, scale, {ScalarType::Float});
+  if (scale.numel() != 1) {
+    argument_error(operator_name, argument, text("shape ", shape_text(scale)), "one element",
+                   "pass a tensor of shape [1]");
+  }
+  check_same_device(operator_name, argument, scale, reference_argument, reference);
+}
+
+void check_output(const char* operator_name, const char* argument, const Tensor& output,
+                  const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                  ScalarType dtype, const char* reference_argument, const Tensor& reference) {
+  check_dtype(operator_name, argument, output, {dtype});
+  check_same_device(operator_name, argument, output, reference_argument, reference);
+  if (!has_layout(output, sizes, strides)) {
+    std::vector<int64_t> got(static_cast<size_t>(output.dim()));
+    for (size_t i = 0; i < got.size(); ++i) got[i] = output.stride(static_cast<int64_t>(i));
+    argument_error(operator_name, argument,
+                   text("shape ", shape_text(output), " with strides ", list_text(got)),
+                   text("shape ", list_text(sizes), " with strides ", list_text(strides)),
+                   "allocate it as the functional form returns it");
+  }
+  // The kernels store eight bytes at once.
+  if (!is_aligned(output, 8)) {
+    argument_error(operator_name, argument, "a buffer that is not aligned to 8 bytes",
+                   "an aligned buffer", "allocate it with torch.empty");
+  }
+}
+
+void check_int32(const char* operator_name, const char* argument, int64_t value,
+                 const char* what) {
+  if (value <= std::numeric_limits<int32_t>::max()) return;
+  argument_error(operator_name, argument, text(what, " ", value), text(what, " below 2**31"),
+                 "split the call: the kernel indexes with 32-bit integers");
+}
+
+}  // namespace fp4aot

@@ -1,0 +1,28 @@
+// Checks that every operator makes before it touches a device. Each throws a message in the form of
+// errors.h; none reads tensor data, so none synchronises.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "tensor.h"
+
+namespace fp4aot {
+
+void check_dtype(const char* operator_name, const char* argument, const Tensor& tensor,
+                 std::initializer_list<ScalarType> accepted);
+void check_rank(const char* operator_name, const char* argument, const Tensor& tensor,
+                std::initializer_list<int64_t> accepted);
+void check_same_device(const char* operator_name, const char* argument, const Tensor& tensor,
+                       const char* reference_argument, const Tensor& reference);
+// float32 on the device of `reference`, one element of any rank.
+void check_scalar_scale(const char* operator_name, const char* argument, const Tensor& scale,
+                        const char* reference_argument, const Tensor& reference);
+// An output buffer must be laid out exactly as the functional form would return it.
+void check_output(const char* operator_name, const char* argument, const Tensor& output,
+                  const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                  ScalarType dtype, const char* reference_argument, const Tensor& reference);
+// FlashInfer's kernels index with 32-bit signed integers.
+void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what);
+
+}  // namespace fp4aot

@@ -1,0 +1,105 @@
+// Block scales from the linear layout into the 128x4 swizzled layout, and back.
+#include "interleave.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include "checks.h"
+#include "cuda_state.h"
+#include "errors.h"
+#include "kernel_table.h"
+#include "tvm_ffi_call.h"
+
+namespace fp4aot {
+
+namespace {
+
+KernelFunction interleave_kernel{"block_scale_interleave", "block_scale_interleave_sm100"};
+KernelFunction reverse_kernel{"block_scale_interleave_reverse",
+                              "block_scale_interleave_reverse_sm100"};
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::vector<int64_t> interleaved_sizes(const Tensor& scales) {
+  const int64_t experts = scales.dim() == 3 ? scales.size(0) : 1;
+  return {experts * round_up(scales.size(-2), 128) * round_up(scales.size(-1), 4)};
+}
+
+std::vector<int64_t> sizes_of(const Tensor& tensor) {
+  return {tensor.sizes().begin(), tensor.sizes().end()};
+}
+
+void check_interleave(const Tensor& scales) {
+  const char* name = interleave_kernel.operator_name();
+  check_dtype(name, "unswizzled_sf", scales, {ScalarType::Byte, ScalarType::BFloat16});
+  check_rank(name, "unswizzled_sf", scales, {2, 3});
+  check_int32(name, "unswizzled_sf", interleaved_sizes(scales)[0], "a padded number of scales of");
+}
+
+void check_reverse(const Tensor& scales) {
+  const char* name = reverse_kernel.operator_name();
+  check_dtype(name, "interleaved_sf", scales, {ScalarType::Byte});
+  check_rank(name, "interleaved_sf", scales, {2, 3});
+  if (scales.size(-2) % 128 != 0 || scales.size(-1) % 4 != 0) {
+    argument_error(name, "interleaved_sf", text("shape ", shape_text(scales)),
+                   "rows divisible by 128 and columns divisible by 4",
+                   "pass the padded shape that block_scale_interleave produced");
+  }
+  check_int32(name, "interleaved_sf", scales.numel(), "a number of scales of");
+}
+
+void launch(KernelFunction& kernel, const Tensor& scales, const Tensor& out) {
+  const int device = scales.get_device_index();
+  const TVMFFISafeCallType function = kernel.for_device(device);
+  if (out.numel() == 0) return;
+  LaunchScope scope(kernel.operator_name(), device);
+  const Tensor dense = scales.is_contiguous() ? scales : torch::stable::contiguous(scales);
+  call_flashinfer(function, kernel.operator_name(), dl_tensor(dense), dl_tensor(out));
+  scope.check_launch();
+}
+
+void check_cuda(const KernelFunction& kernel, const char* argument, const Tensor& tensor) {
+  if (tensor.is_cuda()) return;
+  argument_error(kernel.operator_name(), argument, text("device ", device_text(tensor)),
+                 "the CUDA device of 'out'", "move the tensors to one device");
+}
+
+}  // namespace
+
+Tensor block_scale_interleave(Tensor unswizzled_sf) {
+  check_interleave(unswizzled_sf);
+  interleave_kernel.for_device(unswizzled_sf.get_device_index());
+  const std::vector<int64_t> sizes = interleaved_sizes(unswizzled_sf);
+  Tensor out = empty_strided(sizes, {1}, unswizzled_sf.scalar_type(), unswizzled_sf);
+  launch(interleave_kernel, unswizzled_sf, out);
+  return out;
+}
+
+void block_scale_interleave_out(Tensor unswizzled_sf, Tensor out) {
+  check_interleave(unswizzled_sf);
+  check_cuda(interleave_kernel, "unswizzled_sf", unswizzled_sf);
+  check_output(interleave_kernel.operator_name(), "out", out, interleaved_sizes(unswizzled_sf),
+               {1}, unswizzled_sf.scalar_type(), "unswizzled_sf", unswizzled_sf);
+  launch(interleave_kernel, unswizzled_sf, out);
+}
+
+Tensor block_scale_interleave_reverse(Tensor interleaved_sf) {
+  check_reverse(interleaved_sf);
+  reverse_kernel.for_device(interleaved_sf.get_device_index());
+  const std::vector<int64_t> sizes = sizes_of(interleaved_sf);
+  Tensor out = empty_strided(sizes, contiguous_strides(sizes), ScalarType::Byte, interleaved_sf);
+  launch(reverse_kernel, interleaved_sf, out);
+  return out;
+}
+
+void block_scale_interleave_reverse_out(Tensor interleaved_sf, Tensor out) {
+  check_reverse(interleaved_sf);
+  check_cuda(reverse_kernel, "interleaved_sf", interleaved_sf);
+  const std::vector<int64_t> sizes = sizes_of(interleaved_sf);
+  check_output(reverse_kernel.operator_name(), "out", out, sizes, contiguous_strides(sizes),
+               ScalarType::Byte, "interleaved_sf", interleaved_sf);
+  launch(reverse_kernel, interleaved_sf, out);
+}
+
+}  // namespace fp4aot

@@ -1,0 +1,71 @@
+// Which compiled FlashInfer functions this library carries, and for which devices.
+//
+// The table itself is generated from the build plan. A function is found once per device and then
+// kept, so that a call costs one atomic load.
+#pragma once
+
+#include <tvm/ffi/c_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fp4aot {
+
+struct Capability {
+  int major;
+  int minor;
+};
+
+// One device image: "12.0f" is {12, 0, 'f'}. An 'a' image runs on its own capability only, an 'f'
+// image on its own and on later minors of the same major (CUDA's family-specific targets).
+struct Image {
+  int major;
+  int minor;
+  char suffix;
+
+  bool runs_on(Capability capability) const;
+};
+
+struct KernelEntry {
+  const char* module;
+  const char* function;
+  TVMFFISafeCallType call;
+  const Image* images;
+  size_t image_count;
+};
+
+// Generated.
+extern const KernelEntry kernel_entries[];
+extern const size_t kernel_entry_count;
+
+// The entry of `function` whose image fits best (an exact image before a family one), or nullptr.
+const KernelEntry* find_kernel(const char* function, Capability capability);
+
+// A FlashInfer function by name. Static storage; safe to use from several threads.
+class KernelFunction {
+ public:
+  KernelFunction(const char* operator_name, const char* function)
+      : operator_name_(operator_name), function_(function) {}
+
+  // For tensors on cuda:`device`. Throws where no image of this library runs there, naming the
+  // device, its compute capability, what the library carries and what to do.
+  TVMFFISafeCallType for_device(int device);
+  // For functions that FlashInfer implements on the host.
+  TVMFFISafeCallType for_host();
+
+  const char* operator_name() const { return operator_name_; }
+  const char* function() const { return function_; }
+
+ private:
+  TVMFFISafeCallType look_up(int device) const;
+
+  static constexpr size_t kMaxDevices = 64;
+  const char* operator_name_;
+  const char* function_;
+  std::array<std::atomic<TVMFFISafeCallType>, kMaxDevices> by_device_{};
+  std::atomic<TVMFFISafeCallType> host_{nullptr};
+};
+
+}  // namespace fp4aot

@@ -1,0 +1,109 @@
+// The operators: schemas, and which C++ function runs them on which dispatch key.
+//
+// Names, argument order and defaults follow FlashInfer's public API. The CPU implementations and the
+// fakes are registered from Python (fp4aot._registration); the two operators for which FlashInfer
+// has no device kernel, e2m1_and_ufp8sf_scale_to_float and mxfp4_dequantize, have no C++ here.
+// An `.out` overload declares its mutations and returns nothing, so that torch can functionalize it.
+#include <cuda_runtime_api.h>
+#include <torch/csrc/stable/library.h>
+
+#include "dequantize_host.h"
+#include "interleave.h"
+#include "kernel_table.h"
+#include "kv_cache.h"
+#include "quantization.h"
+
+namespace {
+
+// CUDA version that the driver supports, as 1000 * major + 10 * minor; 0 without a driver.
+int64_t cuda_driver_version() {
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  return version;
+}
+
+int64_t cuda_runtime_version() {
+  int version = 0;
+  cudaRuntimeGetVersion(&version);
+  return version;
+}
+
+bool has_kernel(std::string function, int64_t major, int64_t minor) {
+  return fp4aot::find_kernel(function.c_str(),
+                             {static_cast<int>(major), static_cast<int>(minor)}) != nullptr;
+}
+
+}  // namespace
+
+#define FP4_QUANTIZE_ARGUMENTS                                                          \
+  "Tensor input, Tensor? global_scale=None, int sf_vec_size=16, bool sf_use_ue8m0=False, " \
+  "bool is_sf_swizzled_layout=True, bool is_sf_8x4_layout=False, "                      \
+  "bool is_global_scale_inversed=False, bool? enable_pdl=None"
+#define SCALE_TO_FLOAT_ARGUMENTS                                                        \
+  "Tensor e2m1_tensor, Tensor ufp8_scale_tensor, Tensor? global_scale_tensor=None, "    \
+  "int sf_vec_size=16, int ufp8_type=1, bool is_sf_swizzled_layout=True, "              \
+  "bool is_sf_8x4_layout=False"
+#define PAGED_CACHE_ARGUMENTS                                                           \
+  "Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, "                 \
+  "Tensor v_block_scales, Tensor block_tables, Tensor seq_lens, Tensor k_scale, Tensor v_scale"
+
+STABLE_TORCH_LIBRARY(fp4aot, library) {
+  library.def("fp4_quantize(" FP4_QUANTIZE_ARGUMENTS ") -> (Tensor, Tensor)");
+  library.def("fp4_quantize.out(" FP4_QUANTIZE_ARGUMENTS
+              ", *, Tensor(a!) values, Tensor(b!) block_scales) -> ()");
+  library.def("block_scale_interleave(Tensor unswizzled_sf) -> Tensor");
+  library.def("block_scale_interleave.out(Tensor unswizzled_sf, *, Tensor(a!) out) -> ()");
+  library.def("block_scale_interleave_reverse(Tensor interleaved_sf) -> Tensor");
+  library.def("block_scale_interleave_reverse.out(Tensor interleaved_sf, *, Tensor(a!) out) -> ()");
+  library.def("e2m1_and_ufp8sf_scale_to_float(" SCALE_TO_FLOAT_ARGUMENTS ") -> Tensor");
+  library.def("e2m1_and_ufp8sf_scale_to_float.out(" SCALE_TO_FLOAT_ARGUMENTS
+              ", *, Tensor(a!) out) -> ()");
+  library.def("mxfp4_dequantize(Tensor a_fp4, Tensor a_sf, int sf_layout=0) -> Tensor");
+  library.def(
+      "mxfp4_dequantize.out(Tensor a_fp4, Tensor a_sf, int sf_layout=0, *, Tensor(a!) out) -> ()");
+  library.def("mxfp4_dequantize_host(Tensor weight, Tensor scale, int group_size=32) -> Tensor");
+  library.def(
+      "mxfp4_dequantize_host.out(Tensor weight, Tensor scale, int group_size=32, *, "
+      "Tensor(a!) out) -> ()");
+  library.def(
+      "nvfp4_kv_dequantize(Tensor fp4_data, Tensor block_scales, Tensor global_scale, "
+      "ScalarType output_dtype) -> Tensor");
+  library.def(
+      "nvfp4_kv_dequantize.out(Tensor fp4_data, Tensor block_scales, Tensor global_scale, *, "
+      "Tensor(a!) out) -> ()");
+  library.def("nvfp4_kv_dequantize_paged(" PAGED_CACHE_ARGUMENTS
+              ", int max_seq_len, ScalarType output_dtype, int kv_layout) -> (Tensor, Tensor)");
+  library.def("nvfp4_kv_dequantize_paged.out(" PAGED_CACHE_ARGUMENTS
+              ", int kv_layout, *, Tensor(a!) output_k, Tensor(b!) output_v) -> ()");
+
+  // For `python -m fp4aot doctor`: what this library's CUDA runtime sees, and what it carries.
+  library.def("_cuda_driver_version() -> int");
+  library.def("_cuda_runtime_version() -> int");
+  library.def("_has_kernel(str function, int major, int minor) -> bool");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fp4aot, CUDA, library) {
+  library.impl("fp4_quantize", TORCH_BOX(&fp4aot::fp4_quantize));
+  library.impl("fp4_quantize.out", TORCH_BOX(&fp4aot::fp4_quantize_out));
+  library.impl("block_scale_interleave", TORCH_BOX(&fp4aot::block_scale_interleave));
+  library.impl("block_scale_interleave.out", TORCH_BOX(&fp4aot::block_scale_interleave_out));
+  library.impl("block_scale_interleave_reverse",
+               TORCH_BOX(&fp4aot::block_scale_interleave_reverse));
+  library.impl("block_scale_interleave_reverse.out",
+               TORCH_BOX(&fp4aot::block_scale_interleave_reverse_out));
+  library.impl("nvfp4_kv_dequantize", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize));
+  library.impl("nvfp4_kv_dequantize.out", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_out));
+  library.impl("nvfp4_kv_dequantize_paged", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_paged));
+  library.impl("nvfp4_kv_dequantize_paged.out", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_paged_out));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fp4aot, CPU, library) {
+  library.impl("mxfp4_dequantize_host", TORCH_BOX(&fp4aot::mxfp4_dequantize_host));
+  library.impl("mxfp4_dequantize_host.out", TORCH_BOX(&fp4aot::mxfp4_dequantize_host_out));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fp4aot, CompositeExplicitAutograd, library) {
+  library.impl("_cuda_driver_version", TORCH_BOX(&cuda_driver_version));
+  library.impl("_cuda_runtime_version", TORCH_BOX(&cuda_runtime_version));
+  library.impl("_has_kernel", TORCH_BOX(&has_kernel));
+}

@@ -1,0 +1,200 @@
+// fp4_quantize: fp16, bf16 or fp8 values to packed e2m1 with block scales (NVFP4 and MXFP4).
+#include "quantization.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <utility>
+
+#include "checks.h"
+#include "cuda_state.h"
+#include "errors.h"
+#include "kernel_table.h"
+#include "tvm_ffi_call.h"
+
+namespace fp4aot {
+
+namespace {
+
+constexpr const char* kOperator = "fp4_quantize";
+// NVFP4 recipe code 0: the standard recipe. (-1 would make FlashInfer read the environment.)
+constexpr int64_t kStandardRecipe = 0;
+// The kernels load sixteen 2-byte values at once.
+constexpr std::uintptr_t kInputAlignment = 32;
+
+KernelFunction kernel{kOperator, "fp4_quantize"};
+
+struct Format {
+  int64_t sf_vec_size;
+  bool sf_use_ue8m0;
+  bool is_sf_swizzled_layout;
+  bool is_sf_8x4_layout;
+  bool is_global_scale_inversed;
+};
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A column-major input is quantized along its other dimension: FlashInfer transposes it, and the
+// results back.
+bool is_column_major(const Tensor& input) {
+  return input.stride(-2) == 1 && !input.is_contiguous();
+}
+
+void check_format(const Format& format) {
+  const bool nvfp4 = format.sf_vec_size == 16 && !format.sf_use_ue8m0;
+  const bool mxfp4 = format.sf_vec_size == 32 && format.sf_use_ue8m0;
+  if (!nvfp4 && !mxfp4) {
+    argument_error(kOperator, "sf_vec_size",
+                   text(format.sf_vec_size, " with sf_use_ue8m0=",
+                        format.sf_use_ue8m0 ? "True" : "False"),
+                   "16 with sf_use_ue8m0=False (NVFP4) or 32 with sf_use_ue8m0=True (MXFP4)",
+                   "choose one of the two formats");
+  }
+  if (format.is_sf_8x4_layout && !format.is_sf_swizzled_layout) {
+    argument_error(kOperator, "is_sf_8x4_layout", "True with is_sf_swizzled_layout=False",
+                   "False for the linear layout", "pass is_sf_swizzled_layout=True for the 8x4 layout");
+  }
+}
+
+// Everything about the quantized matrix: rows M, columns K, and how the results are laid out.
+struct Problem {
+  Tensor input;  // row-major contiguous, aligned
+  int64_t m;
+  int64_t k;
+  std::vector<int64_t> value_sizes, value_strides;
+  std::vector<int64_t> scale_sizes, scale_strides;
+};
+
+Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
+                 const Format& format) {
+  check_dtype(kOperator, "input", input,
+              {ScalarType::Half, ScalarType::BFloat16, ScalarType::Float8_e4m3fn});
+  if (input.dim() < 2) {
+    argument_error(kOperator, "input", text("shape ", shape_text(input)),
+                   "two or more dimensions", "use input.unsqueeze(0) for a vector");
+  }
+  check_format(format);
+
+  Tensor matrix = input;
+  bool transposed = false;
+  if (is_column_major(input)) {
+    matrix = torch::stable::transpose(input, -2, -1);
+    transposed = matrix.is_contiguous();
+    if (!transposed) matrix = input;
+  }
+  const int64_t rank = matrix.dim();
+  Problem problem{matrix, 1, matrix.size(rank - 1), {}, {}, {}, {}};
+  for (int64_t i = 0; i + 1 < rank; ++i) problem.m *= matrix.size(i);
+  if (problem.k % format.sf_vec_size != 0) {
+    argument_error(kOperator, "input",
+                   text("shape ", shape_text(input), ", where ", problem.k,
+                        " values are quantized along the ",
+                        transposed ? "contiguous second-to-last" : "last", " dimension"),
+                   text("a multiple of ", format.sf_vec_size), "pad that dimension");
+  }
+  check_int32(kOperator, "input", problem.m, "a number of rows of");
+  check_int32(kOperator, "input", problem.k, "a number of columns of");
+
+  if (global_scale.has_value()) {
+    check_dtype(kOperator, "global_scale", *global_scale, {ScalarType::Float});
+    const int64_t count = global_scale->numel();
+    if (count != 1 && count != problem.m) {
+      argument_error(kOperator, "global_scale", text("shape ", shape_text(*global_scale)),
+                     text("1 element, or one per row: ", problem.m),
+                     "pass a tensor of shape [1], or of shape [rows]");
+    }
+    check_same_device(kOperator, "global_scale", *global_scale, "input", input);
+  } else if (!format.sf_use_ue8m0) {
+    argument_error(kOperator, "global_scale", "None", "a float32 tensor (NVFP4 needs one)",
+                   "pass 448 * 6 / input.abs().max() as a tensor of shape [1]");
+  } else if (format.is_global_scale_inversed) {
+    argument_error(kOperator, "is_global_scale_inversed", "True without a global_scale",
+                   "False", "pass the global_scale that is inverted");
+  }
+
+  problem.value_sizes.assign(matrix.sizes().begin(), matrix.sizes().end());
+  problem.value_sizes.back() = problem.k / 2;
+  problem.value_strides = contiguous_strides(problem.value_sizes);
+  const int64_t columns = problem.k / format.sf_vec_size;
+  problem.scale_sizes =
+      format.is_sf_swizzled_layout
+          ? std::vector<int64_t>{round_up(problem.m, format.is_sf_8x4_layout ? 8 : 128),
+                                 round_up(columns, 4)}
+          : std::vector<int64_t>{problem.m, columns};
+  problem.scale_strides = contiguous_strides(problem.scale_sizes);
+  if (transposed) {
+    const auto last = static_cast<size_t>(rank) - 1;
+    std::swap(problem.value_sizes[last - 1], problem.value_sizes[last]);
+    std::swap(problem.value_strides[last - 1], problem.value_strides[last]);
+    std::swap(problem.scale_sizes[0], problem.scale_sizes[1]);
+    std::swap(problem.scale_strides[0], problem.scale_strides[1]);
+  }
+  // The dispatcher comes here when any argument is on a CUDA device.
+  if (!input.is_cuda()) {
+    argument_error(kOperator, "input", text("device ", device_text(input)),
+                   "the CUDA device of the other arguments", "move the tensors to one device");
+  }
+  return problem;
+}
+
+void launch(Problem& problem, const std::optional<Tensor>& global_scale, const Format& format,
+            std::optional<bool> enable_pdl, const Tensor& values, const Tensor& block_scales) {
+  const int device = problem.input.get_device_index();
+  const TVMFFISafeCallType function = kernel.for_device(device);
+  if (problem.m == 0 || problem.k == 0) return;
+  LaunchScope scope(kOperator, device);
+  if (!problem.input.is_contiguous()) problem.input = torch::stable::contiguous(problem.input);
+  if (!is_aligned(problem.input, kInputAlignment)) problem.input = torch::stable::clone(problem.input);
+  std::optional<Tensor> scale = global_scale;
+  if (scale.has_value() && !scale->is_contiguous()) scale = torch::stable::contiguous(*scale);
+
+  const DLTensor input_view = dl_tensor(problem.input);
+  const DLTensor value_view = dl_tensor(values);
+  const DLTensor scale_view = dl_tensor(block_scales);
+  DLTensor global_view{};
+  if (scale.has_value()) global_view = dl_tensor(*scale);
+  // Programmatic dependent launch is available on every device that these kernels run on.
+  call_flashinfer(function, kOperator, input_view,
+                  OptionalTensor{scale.has_value() ? &global_view : nullptr}, value_view, scale_view,
+                  format.sf_vec_size, format.sf_use_ue8m0, format.is_sf_swizzled_layout,
+                  format.is_sf_8x4_layout, format.is_global_scale_inversed,
+                  enable_pdl.value_or(true), kStandardRecipe);
+  scope.check_launch();
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> fp4_quantize(Tensor input, std::optional<Tensor> global_scale,
+                                        int64_t sf_vec_size, bool sf_use_ue8m0,
+                                        bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
+                                        bool is_global_scale_inversed,
+                                        std::optional<bool> enable_pdl) {
+  const Format format{sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout,
+                      is_global_scale_inversed};
+  Problem problem = describe(input, global_scale, format);
+  // Refuse before allocating.
+  kernel.for_device(input.get_device_index());
+  Tensor values =
+      empty_strided(problem.value_sizes, problem.value_strides, ScalarType::Byte, input);
+  Tensor block_scales =
+      empty_strided(problem.scale_sizes, problem.scale_strides, ScalarType::Byte, input);
+  launch(problem, global_scale, format, enable_pdl, values, block_scales);
+  return {values, block_scales};
+}
+
+void fp4_quantize_out(Tensor input, std::optional<Tensor> global_scale, int64_t sf_vec_size,
+                      bool sf_use_ue8m0, bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
+                      bool is_global_scale_inversed, std::optional<bool> enable_pdl, Tensor values,
+                      Tensor block_scales) {
+  const Format format{sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout,
+                      is_global_scale_inversed};
+  Problem problem = describe(input, global_scale, format);
+  check_output(kOperator, "values", values, problem.value_sizes, problem.value_strides,
+               ScalarType::Byte, "input", input);
+  check_output(kOperator, "block_scales", block_scales, problem.scale_sizes, problem.scale_strides,
+               ScalarType::Byte, "input", input);
+  launch(problem, global_scale, format, enable_pdl, values, block_scales);
+}
+
+}  // namespace fp4aot

@@ -1,0 +1,23 @@
+// Kernels of fp4aot::fp4_quantize; the schemas are in operators.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "tensor.h"
+
+namespace fp4aot {
+
+std::tuple<Tensor, Tensor> fp4_quantize(Tensor input, std::optional<Tensor> global_scale,
+                                        int64_t sf_vec_size, bool sf_use_ue8m0,
+                                        bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
+                                        bool is_global_scale_inversed,
+                                        std::optional<bool> enable_pdl);
+
+void fp4_quantize_out(Tensor input, std::optional<Tensor> global_scale, int64_t sf_vec_size,
+                      bool sf_use_ue8m0, bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
+                      bool is_global_scale_inversed, std::optional<bool> enable_pdl, Tensor values,
+                      Tensor block_scales);
+
+}  // namespace fp4aot

@@ -1,0 +1,42 @@
+// What the operators need of a torch tensor: names for messages, allocation, and a DLTensor view.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace fp4aot {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// "torch.bfloat16", as Python prints it.
+std::string dtype_name(ScalarType dtype);
+// "[4, 128]"
+std::string shape_text(const Tensor& tensor);
+// "cuda:1"
+std::string device_text(const Tensor& tensor);
+
+bool is_one_of(ScalarType dtype, std::initializer_list<ScalarType> accepted);
+bool same_device(const Tensor& left, const Tensor& right);
+// True when the data pointer is a multiple of `bytes`; true for a tensor without elements.
+bool is_aligned(const Tensor& tensor, std::uintptr_t bytes);
+
+// Contiguous strides for `sizes`.
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
+// Uninitialised memory from torch's caching allocator, on the device of `like`.
+Tensor empty_strided(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                     ScalarType dtype, const Tensor& like);
+// Whether `tensor` has these sizes and strides; strides of dimensions of size 0 or 1 do not matter.
+bool has_layout(const Tensor& tensor, const std::vector<int64_t>& sizes,
+                const std::vector<int64_t>& strides);
+
+// A view that FlashInfer can read. Borrows torch's own size and stride arrays: `tensor` must
+// outlive it, and must not be resized meanwhile.
+DLTensor dl_tensor(const Tensor& tensor);
+
+}  // namespace fp4aot

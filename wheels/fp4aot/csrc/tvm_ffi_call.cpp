@@ -1,0 +1,20 @@
+#include "tvm_ffi_call.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace fp4aot {
+
+void throw_raised_error(const char* operator_name) {
+  TVMFFIObjectHandle error = nullptr;
+  TVMFFIErrorMoveFromRaised(&error);
+  if (error == nullptr) fail(operator_name, "FlashInfer failed without a message");
+  const TVMFFIErrorCell* cell = TVMFFIErrorGetCellPtr(error);
+  const std::string kind(cell->kind.data, cell->kind.size);
+  const std::string message(cell->message.data, cell->message.size);
+  TVMFFIObjectDecRef(error);
+  fail(operator_name, text("FlashInfer raised ", kind, ": ", message));
+}
+
+}  // namespace fp4aot
