@@ -1,0 +1,5 @@
+"""``python -m aot``."""
+
+from aot.cli import main
+
+main()

@@ -1,0 +1,24 @@
+"""Read what is really in a built library or wheel, and compare it with what its plan says."""
+
+from aot.audit.images import Image, count_images, parse_images, read_images
+from aot.audit.library import LibraryExpectation, LibraryReport, audit_library
+from aot.audit.report import Finding, as_json, print_report, require_passed
+from aot.audit.wheel import WheelExpectation, WheelReport, audit_wheel, platform_tag
+
+__all__ = [
+    "Finding",
+    "Image",
+    "LibraryExpectation",
+    "LibraryReport",
+    "WheelExpectation",
+    "WheelReport",
+    "as_json",
+    "audit_library",
+    "audit_wheel",
+    "count_images",
+    "parse_images",
+    "platform_tag",
+    "print_report",
+    "read_images",
+    "require_passed",
+]

@@ -1,0 +1,212 @@
+"""Build a wheel: plan, compile, link, audit, and put it under its final name.
+
+scikit-build-core, CMake and ninja do the building, exactly as `pip wheel .` does; this adds progress,
+the audit, the platform tag and a report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from aot import memory, pipeline, progress
+from aot.errors import BuildError
+from aot.pipeline import Prepared
+from aot.process import run
+
+_SOURCE_ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What came out of one build.
+
+    Parameters
+    ----------
+    wheel
+        The wheel.
+    size
+        Its size in bytes.
+    sha256
+        Of the wheel.
+    seconds
+        Wall time of the compilation and linking.
+    cache_hits, cache_misses
+        Of the object cache in this build; None without a cache.
+    """
+
+    wheel: Path
+    size: int
+    sha256: str
+    seconds: float
+    cache_hits: int | None
+    cache_misses: int | None
+
+
+def compile_wheel(
+    prepared: Prepared, out: Path, console: Console, memory_megabytes: int | None = None
+) -> BuildReport:
+    """Run the build backend and return the wheel as it wrote it.
+
+    Objects that are finished stay in the build folder and in the cache: after an interruption only
+    what was running is compiled again.
+
+    Parameters
+    ----------
+    prepared
+        What `aot.pipeline.prepare` returned.
+    out
+        Folder for the wheel.
+    console
+        Shows the progress.
+    memory_megabytes
+        Limit for all compilers together; by default what is free now.
+
+    Raises
+    ------
+    BuildError
+        With the end of the log when something failed.
+    """
+    schedule = memory.make_schedule(
+        prepared.plan.units, memory_megabytes or memory.available_megabytes()
+    )
+    log = prepared.folders.root / "build.log"
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".wheel-") as name:
+        command = _command(prepared, Path(name), memory_megabytes)
+        before = _cache_counts(prepared)
+        estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
+        progress.follow(_lines(command, log, schedule.jobs), estimate, console)
+        wheels = list(Path(name).glob("*.whl"))
+        if len(wheels) != 1:
+            raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
+        out.mkdir(parents=True, exist_ok=True)
+        final = out / wheels[0].name
+        wheels[0].replace(final)
+    seconds = time.monotonic() - start
+    hits, misses = _cache_difference(before, _cache_counts(prepared))
+    return report_on(final, seconds, hits, misses)
+
+
+def report_on(
+    wheel: Path, seconds: float, cache_hits: int | None, cache_misses: int | None
+) -> BuildReport:
+    """Describe a finished wheel."""
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return BuildReport(wheel, wheel.stat().st_size, digest, seconds, cache_hits, cache_misses)
+
+
+def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> list[str]:
+    defines = {
+        "FP4AOT_PRESET": prepared.plan.preset,
+        "FP4AOT_CUDA": prepared.plan.versions.cuda,
+        "FP4AOT_FLASHINFER": prepared.plan.versions.flashinfer,
+        "FP4AOT_MEMORY_LIMIT": str(memory_megabytes or ""),
+        "FP4AOT_BUILD_ROOT": str(prepared.folders.root),
+    }
+    settings = [f"--config-settings=cmake.define.{key}={value}" for key, value in defines.items()]
+    return [
+        *(sys.executable, "-m", "pip", "wheel", str(_SOURCE_ROOT)),
+        *("--no-deps", "--no-build-isolation", "--no-input", "--verbose"),
+        *(f"--config-settings=build-dir={prepared.folders.root / 'wheel'}", *settings),
+        *("--wheel-dir", str(out)),
+    ]
+
+
+def _lines(command: list[str], log: Path, jobs: int) -> Iterator[str]:
+    """Run the backend, copy its output into the log, and yield it line by line."""
+    environ = os.environ | {
+        "NINJA_STATUS": progress.NINJA_STATUS,
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        "PYTHONUNBUFFERED": "1",
+    }
+    tail: deque[str] = deque(maxlen=2000)
+    with (
+        log.open("w") as stream,
+        subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            stream.write(line)
+            tail.append(line)
+            yield line
+    if process.returncode != 0:
+        raise BuildError(
+            f"the build failed with exit code {process.returncode}; the whole log is in {log}\n"
+            f"{relevant(list(tail))}"
+        )
+
+
+def relevant(lines: list[str]) -> str:
+    """Return what a failed build says of its cause: from the step that failed to the end.
+
+    Compilers print hundreds of warnings about FlashInfer's sources, which hide it otherwise.
+    """
+    starts = [i for i, line in enumerate(lines) if "FAILED:" in line or "CMake Error" in line]
+    # The last lines repeat that the front end failed; the cause comes first.
+    return "".join(lines[starts[0] :][:40] if starts else lines[-40:])
+
+
+def _seconds(prepared: Prepared) -> dict[str, int]:
+    return {
+        f"{module.name}/{unit.name}": unit.seconds
+        for module in prepared.plan.modules
+        for unit in module.units
+    }
+
+
+def _cache_counts(prepared: Prepared) -> tuple[int, int] | None:
+    """Hits and misses so far, by sccache's own count."""
+    program = pipeline.object_cache_program()
+    if program is None:
+        return None
+    done = run(
+        [program, "--show-stats", "--stats-format=json"],
+        purpose="ask the object cache",
+        error=BuildError,
+        environ=os.environ | pipeline.object_cache_variables(prepared.folders.object_cache),
+    )
+    stats = json.loads(done.stdout)["stats"]
+    return sum(stats["cache_hits"]["counts"].values()), sum(
+        stats["cache_misses"]["counts"].values()
+    )
+
+
+def _cache_difference(
+    before: tuple[int, int] | None, after: tuple[int, int] | None
+) -> tuple[int | None, int | None]:
+    if before is None or after is None:
+        return None, None
+    return after[0] - before[0], after[1] - before[1]
+
+
+def stop_object_cache(prepared: Prepared) -> None:
+    """Stop the cache's server: a build leaves no process behind."""
+    program = pipeline.object_cache_program()
+    if program is not None:
+        subprocess.run(
+            [program, "--stop-server"],
+            env=os.environ | pipeline.object_cache_variables(prepared.folders.object_cache),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )

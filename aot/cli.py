@@ -1,0 +1,224 @@
+"""``python -m aot``: the pipeline's commands. Every one has ``--json`` for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aot import build as building
+from aot import catalog, pipeline, toolchain
+from aot.errors import AotError
+from aot.memory import make_schedule
+from aot.plan import BuildPlan
+from aot.steps import steps
+
+app = typer.Typer(
+    help="FlashInfer's FP4 kernels, compiled ahead of time into a wheel.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# What CMake calls. Hidden: a person has no use for one of them alone.
+app.registered_commands += steps.registered_commands
+
+_OUT = Console()
+_ERR = Console(stderr=True)
+
+Preset = Annotated[str, typer.Option(help="Modules and architectures; see `presets`.")]
+Cuda = Annotated[str, typer.Option(help="CUDA toolkit version; empty for the default.")]
+FlashInfer = Annotated[str, typer.Option(help="FlashInfer version; empty for the default.")]
+BuildRoot = Annotated[Path, typer.Option(help="Folder for everything that is written.")]
+MemoryLimit = Annotated[
+    str, typer.Option(help="Megabytes for all compilers together; empty for what is free.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_DEFAULT_ROOT = Path(__file__).resolve().parent.parent / "build"
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, default=str))
+
+
+def _megabytes(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit() or int(text) == 0:
+        raise typer.BadParameter(f"--memory-limit is {text!r}; expected megabytes, such as 8000")
+    return int(text)
+
+
+def _step(text: str) -> None:
+    _ERR.print(f"[dim]{text}[/dim]", highlight=False)
+
+
+@app.command()
+def presets(as_json: AsJson = False) -> None:
+    """List the presets."""
+    if as_json:
+        _print_json(
+            {
+                name: {module.name: module.architectures for module in preset.modules}
+                for name, preset in catalog.PRESETS.items()
+            }
+        )
+        return
+    table = Table("preset", "modules", "what it is")
+    for name, preset in catalog.PRESETS.items():
+        table.add_row(name, str(len(preset.modules)), preset.description)
+    _OUT.print(table)
+
+
+@app.command("toolchain")
+def show_toolchain(
+    install: Annotated[str, typer.Option(help="Install this CUDA version from packages.")] = "",
+    cuda: Cuda = "",
+    build_root: BuildRoot = _DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """List the CUDA toolkits of this machine and what each can target, or install one."""
+    folders = pipeline.Folders(build_root.resolve())
+    if install:
+        toolchain.install(install, folders.toolchain)
+    wanted = install or cuda or catalog.DEFAULT_CUDA
+    found = toolchain.candidates(wanted, folders.toolchain)
+    if as_json:
+        _print_json(
+            [
+                {
+                    "source": candidate.source,
+                    "place": candidate.place,
+                    "accepted": candidate.toolkit is not None,
+                    "rejection": candidate.rejection,
+                    "compiler_version": candidate.toolkit
+                    and str(candidate.toolkit.compiler_version),
+                    "targets": [str(t) for t in candidate.toolkit.targets]
+                    if candidate.toolkit
+                    else [],
+                }
+                for candidate in found
+            ]
+        )
+        return
+    table = Table("source", "place", f"CUDA {wanted}", "targets", title="CUDA toolkits")
+    for candidate in found:
+        kit = candidate.toolkit
+        table.add_row(
+            candidate.source,
+            candidate.place,
+            f"accepted: {kit.compiler_version}" if kit else f"rejected: {candidate.rejection}",
+            " ".join(str(target) for target in kit.targets) if kit else "",
+        )
+    _OUT.print(table)
+
+
+@app.command()
+def plan(
+    preset: Preset = "quick",
+    cuda: Cuda = "",
+    flashinfer: FlashInfer = "",
+    memory_limit: MemoryLimit = "",
+    build_root: BuildRoot = _DEFAULT_ROOT,
+    write: Annotated[Path | None, typer.Option(help="Write what CMake needs here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would be compiled, with flags and estimates, without compiling it."""
+    limit = _megabytes(memory_limit)
+    prepared = pipeline.prepare(
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+    )
+    if write is not None:
+        pipeline.write(prepared, write, limit)
+        return
+    if as_json:
+        _print_json(prepared.plan.to_json())
+        return
+    _OUT.print(_plan_table(prepared.plan))
+    jobs = make_schedule(prepared.plan.units, limit or pipeline.memory.available_megabytes()).jobs
+    seconds = sum(unit.seconds for unit in prepared.plan.units)
+    _OUT.print(
+        f"CUDA {prepared.plan.versions.cuda_compiler}, FlashInfer "
+        f"{prepared.plan.versions.flashinfer}, {jobs} compilers at once, about "
+        f"{seconds / 60 / jobs:.0f} min; plan {prepared.plan.hash[:16]}",
+        highlight=False,
+    )
+
+
+def _plan_table(plan: BuildPlan) -> Table:
+    table = Table(title=f"preset {plan.preset}")
+    for name in ("module", "architectures", "unit"):
+        table.add_column(name)
+    for name in ("memory, MB", "time, s"):
+        table.add_column(name, justify="right")
+    for module in plan.modules:
+        for index, unit in enumerate(module.units):
+            table.add_row(
+                module.name if index == 0 else "",
+                " ".join(module.architectures) if index == 0 else "",
+                unit.name,
+                str(unit.memory_megabytes),
+                str(unit.seconds),
+            )
+    return table
+
+
+@app.command()
+def build(
+    preset: Preset = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for the wheel.")] = Path("dist"),
+    cuda: Cuda = "",
+    flashinfer: FlashInfer = "",
+    memory_limit: MemoryLimit = "",
+    build_root: BuildRoot = _DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Build a wheel, audit it and put it into a folder. A wheel that fails the audit is not kept."""
+    limit = _megabytes(memory_limit)
+    prepared = pipeline.prepare(
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+    )
+    try:
+        finished = building.build_wheel(prepared, out, _ERR, limit)
+    finally:
+        building.stop_object_cache(prepared)
+    if as_json:
+        _print_json(finished.to_json())
+    else:
+        _OUT.print(finished.table())
+
+
+@app.command()
+def audit(
+    wheel: Annotated[Path, typer.Argument(help="The wheel.")],
+    preset: Preset = "quick",
+    cuda: Cuda = "",
+    flashinfer: FlashInfer = "",
+    build_root: BuildRoot = _DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what is really in a wheel with the plan of a preset."""
+    prepared = pipeline.prepare(
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+    )
+    report = building.audit_against_plan(wheel, prepared)
+    if as_json:
+        _print_json(report.to_json())
+    else:
+        _OUT.print(report.table())
+    report.raise_for_errors()
+
+
+def main() -> None:
+    """Run one command; an error of ours is printed as it is and gives its own exit code."""
+    try:
+        app()
+    except AotError as error:
+        _ERR.print(f"[bold red]{type(error).__name__}[/bold red]: ", end="")
+        _ERR.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)

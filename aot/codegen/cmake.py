@@ -1,0 +1,106 @@
+"""The plan in CMake's own syntax, with the tokens replaced by this machine's paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from aot.memory import Schedule
+from aot.plan import BuildPlan, Roots, Unit
+
+
+def cmake_variables(
+    plan: BuildPlan,
+    roots: Roots,
+    schedule: Schedule,
+    *,
+    nvcc: Path,
+    host_compiler: Path,
+    launcher: Iterable[str],
+    prefix_maps: Iterable[tuple[str, str]],
+) -> str:
+    """Return the file that CMakeLists.txt includes.
+
+    Parameters
+    ----------
+    plan, roots
+        What is built, and where its tokens point.
+    schedule
+        Limits of the job pools.
+    nvcc, host_compiler
+        The compilers.
+    launcher
+        Command before each compiler: the object cache.
+    prefix_maps
+        Pairs of folder and the name it gets in messages and debug information, so that no path of
+        the build machine ends up in a binary.
+    """
+    maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in prefix_maps]
+
+    def command(unit: Unit) -> list[str]:
+        flags = [_expand(flag, roots) for flag in unit.flags]
+        if unit.language == "cuda":
+            host = ["-ccbin", str(host_compiler)]
+            return [str(nvcc), *host, *flags, *(f"-Xcompiler={flag}" for flag in maps)]
+        return [str(host_compiler), *flags, *maps]
+
+    lines = ["# Generated from the build plan; do not edit."]
+    add = lines.append
+    add(_set("FP4AOT_PLAN_HASH", [plan.hash]))
+    add(_set("FP4AOT_LAUNCHER", launcher))
+    add(_set("FP4AOT_SMALL_JOBS", [str(schedule.small_jobs)]))
+    add(_set("FP4AOT_LARGE_JOBS", [str(schedule.large_jobs)]))
+    # When one unit may run at a time, our own small sources wait their turn too.
+    alone = schedule.large_megabytes == 1
+    add(_set("FP4AOT_OWN_POOL", ["large_units" if alone else "small_units"]))
+    add(_set("FP4AOT_HOST_FLAGS", [*plan.added_host_flags, *maps]))
+    includes = [roots.tvm_ffi / "include"]
+    add(_set("FP4AOT_TVM_FFI_INCLUDES", [f"-I{path}" for path in includes]))
+    add(_set("FP4AOT_TVM_FFI_SOURCES", [str(roots.tvm_ffi / s) for s in plan.tvm_ffi_sources]))
+    includes = [roots.torch / "include", roots.tvm_ffi / "include", roots.cuda / "include"]
+    # System headers: their warnings are not ours.
+    add(_set("FP4AOT_OPERATOR_INCLUDES", [f"-isystem{path}" for path in includes]))
+    add(_set("FP4AOT_TORCH_LIBRARY_DIR", [str(roots.torch / "lib")]))
+    add(_set("FP4AOT_TORCH_TARGET_VERSION", [torch_target_macro(plan.versions.torch_target)]))
+    add(_set("FP4AOT_CUDA_LIBRARY_DIR", [str(_library_folder(roots.cuda))]))
+    add(_set("FP4AOT_MODULES", [module.name for module in plan.modules]))
+    for module in plan.modules:
+        add(_set(f"FP4AOT_UNITS_{module.name}", [unit.name for unit in module.units]))
+        for unit in module.units:
+            key = f"{module.name}_{unit.name}"
+            add(_set(f"FP4AOT_SOURCE_{key}", [_expand(unit.source, roots)]))
+            add(_set(f"FP4AOT_POOL_{key}", [schedule.pool(unit)]))
+            add(_set(f"FP4AOT_COMMAND_{key}", command(unit)))
+    return "\n".join(lines) + "\n"
+
+
+def torch_target_macro(version: str) -> str:
+    """Write a torch release as ``TORCH_TARGET_VERSION`` wants it: major and minor in the top bytes.
+
+    The encoding is given in torch/csrc/stable/version.h.
+    """
+    major, minor = (int(part) for part in version.split("."))
+    return f"0x{(major << 56) | (minor << 48):016x}"
+
+
+def _library_folder(cuda: Path) -> Path:
+    for name in ("lib64", "lib"):
+        if (cuda / name / "libcudart_static.a").exists():
+            return cuda / name
+    return cuda / "lib64"
+
+
+def _expand(text: str, roots: Roots) -> str:
+    for token, path in roots.tokens():
+        text = text.replace(token, path)
+    return text
+
+
+def _set(name: str, values: Iterable[str]) -> str:
+    # Bracket arguments take any text literally; a semicolon would still split a list.
+    quoted = []
+    for value in values:
+        if ";" in value or "]=]" in value:
+            raise ValueError(f"CMake cannot hold {value!r} in a list")
+        quoted.append(f"[=[{value}]=]")
+    return f"set({name} {' '.join(quoted)})" if quoted else f"set({name})"

@@ -1,0 +1,36 @@
+"""Writing files so that nothing is ever half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write through a temporary name; leave the file alone when it already says so.
+
+    The second half keeps time stamps, so that ninja does not rebuild what did not change.
+    """
+    try:
+        if path.read_text() == text:
+            return
+    except FileNotFoundError:
+        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write readable JSON with a stable order."""
+    write_text(path, json.dumps(data, indent=2, sort_keys=True) + "\n")

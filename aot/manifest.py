@@ -1,0 +1,147 @@
+"""What went into a library and what came out, as the wheel carries it; and the licence notices."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aot.errors import BuildError
+from aot.plan import BuildPlan, Roots
+
+
+def read_plan(folder: Path) -> tuple[BuildPlan, Roots]:
+    """Read back what `aot.pipeline.write` wrote."""
+    plan = BuildPlan.from_json(json.loads((folder / "plan.json").read_text()))
+    roots = json.loads((folder / "roots.json").read_text())
+    return plan, Roots(**{name: Path(path) for name, path in roots.items()})
+
+
+def make_manifest(plan: BuildPlan, library: Path, version: str) -> dict[str, Any]:
+    """Return the manifest of a wheel.
+
+    Parameters
+    ----------
+    plan
+        What the library was built from.
+    library
+        The finished library.
+    version
+        Version of the wheel.
+    """
+    return {
+        "version": version,
+        "preset": plan.preset,
+        "plan_hash": plan.hash,
+        "versions": {
+            "flashinfer": plan.versions.flashinfer,
+            "tvm_ffi": plan.versions.tvm_ffi,
+            "cuda": plan.versions.cuda,
+            "cuda_compiler": plan.versions.cuda_compiler,
+            "torch_minimum": plan.versions.torch_target,
+            "torch_headers": plan.versions.torch_headers,
+        },
+        "modules": [
+            {
+                "name": module.name,
+                "family": module.family,
+                "architectures": list(module.architectures),
+                "functions": {
+                    function.name: function.operator
+                    for function in module.functions
+                    if function.operator
+                },
+            }
+            for module in plan.modules
+        ],
+        "library": {
+            "name": library.name,
+            "size": library.stat().st_size,
+            "sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
+        },
+    }
+
+
+def write_notices(roots: Roots, folder: Path) -> None:
+    """Collect the licences of everything that is compiled or linked into the library.
+
+    Whole licence files where a package ships one; the notice at the head of a header where the
+    sources come without.
+
+    Raises
+    ------
+    BuildError
+        When one is not where it was: a wheel without its notices must not be published.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for name, text in _notices(roots):
+        (folder / name).write_text(text)
+
+
+def _notices(roots: Roots) -> Iterator[tuple[str, str]]:
+    site_packages = roots.tvm_ffi.parent
+    yield "flashinfer-LICENSE.txt", _licence(site_packages, "flashinfer_python-*", "LICENSE")
+    yield "apache-tvm-ffi-LICENSE.txt", _licence(site_packages, "apache_tvm_ffi-*", "LICENSE")
+    yield "apache-tvm-ffi-NOTICE.txt", _licence(site_packages, "apache_tvm_ffi-*", "NOTICE")
+    yield "pytorch-LICENSE.txt", _licence(site_packages, "torch-*", "LICENSE")
+    sources = roots.flashinfer
+    yield "cutlass-NOTICE.txt", _notice(sources / "cutlass/include/cutlass/cutlass.h")
+    yield "cccl-NOTICE.txt", _notice(sources / "cccl/cub/cub/cub.cuh")
+    yield (
+        "tensorrt-llm-NOTICE.txt",
+        _notice(sources / "csrc/nv_internal/cpp/kernels/quantization.cu"),
+    )
+    spdlog = sources / "spdlog/include/spdlog"
+    yield "spdlog-NOTICE.txt", _first_lines(spdlog / "spdlog.h", 2)
+    yield "fmt-LICENSE.txt", _read(spdlog / "fmt/bundled/fmt.license.rst")
+    # Apache-2.0 as TVM-FFI; its header names the authors only.
+    yield "dlpack-NOTICE.txt", _first_lines(roots.tvm_ffi / "include/dlpack/dlpack.h", 5)
+    yield "cuda-runtime-LICENSE.txt", _cuda_licence(roots.cuda)
+
+
+def _cuda_licence(cuda: Path) -> str:
+    """The terms of the static CUDA runtime, of packages or of an installed toolkit."""
+    for folder, pattern in (
+        (cuda.parent.parent, "nvidia_cuda_runtime-*.dist-info/**/License.txt"),
+        (cuda, "EULA.txt"),
+        (cuda, "LICENSE"),
+    ):
+        for path in sorted(folder.glob(pattern)):
+            return path.read_text(errors="replace")
+    raise BuildError(f"no licence of the CUDA runtime near {cuda}; the wheel must carry it")
+
+
+def _licence(site_packages: Path, distribution: str, name: str) -> str:
+    for path in sorted(site_packages.glob(f"{distribution}.dist-info/**/{name}")):
+        return path.read_text(errors="replace")
+    raise BuildError(f"{distribution} in {site_packages} ships no {name}; the wheel must carry it")
+
+
+def _notice(header: Path) -> str:
+    """The comment at the head of a source file."""
+    lines = []
+    for line in _read(header).splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith(("/*", "*", "//")):
+            break
+        lines.append(line)
+    text = "\n".join(lines).strip()
+    if "icense" not in text:
+        raise BuildError(f"{header} does not begin with a licence notice any more")
+    return text + "\n"
+
+
+def _first_lines(header: Path, count: int) -> str:
+    return "\n".join(_read(header).splitlines()[:count]) + "\n"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        raise BuildError(f"the notice {path} is not there; the wheel must carry it") from None

@@ -1,0 +1,175 @@
+"""From a preset's name to a plan on disk: toolkit, FlashInfer environment, specifications, plan."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot import catalog, environment, files, memory, specs, toolchain
+from aot.codegen.cmake import cmake_variables
+from aot.codegen.kernel_table import kernel_table
+from aot.codegen.schema_probe import schema_probe
+from aot.environment import FlashInferEnvironment
+from aot.plan import BuildPlan, Roots, make_plan, preset_named
+from aot.toolchain import HostCompiler, Toolkit
+
+_UNIX_SOCKET_LIMIT = 100  # sun_path holds 108 bytes
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of one checkout's builds. Nothing is written outside `root`."""
+
+    root: Path
+
+    @property
+    def toolchain(self) -> Path:
+        """CUDA toolkits installed from packages."""
+        return self.root / "toolchain"
+
+    @property
+    def environments(self) -> Path:
+        """One virtual environment for each FlashInfer version."""
+        return self.root / "environments"
+
+    @property
+    def workspace(self) -> Path:
+        """What FlashInfer's generators write."""
+        return self.root / "flashinfer"
+
+    @property
+    def object_cache(self) -> Path:
+        """The compilers' results, by content."""
+        return self.root / "cache"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a build starts from."""
+
+    plan: BuildPlan
+    roots: Roots
+    toolkit: Toolkit
+    environment: FlashInferEnvironment
+    host_compiler: HostCompiler
+    folders: Folders
+
+
+def prepare(
+    preset: str,
+    build_root: Path,
+    *,
+    cuda: str | None = None,
+    flashinfer: str | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> Prepared:
+    """Find or install what a build needs, and plan it.
+
+    Parameters
+    ----------
+    preset
+        Name of a preset.
+    build_root
+        Folder for everything that is written.
+    cuda, flashinfer
+        Versions; by default the catalogue's.
+    report
+        Is told what is going on, a line a step.
+
+    Raises
+    ------
+    AotError
+        Naming the step that failed and what to do.
+    """
+    chosen = preset_named(preset)
+    folders = Folders(build_root.resolve())
+    host_compiler = toolchain.find_host_compiler()
+    report(f"CUDA {cuda or catalog.DEFAULT_CUDA}: finding or installing the toolkit")
+    toolkit = toolchain.find_or_install(cuda or catalog.DEFAULT_CUDA, folders.toolchain)
+    report(f"FlashInfer {flashinfer or catalog.DEFAULT_FLASHINFER}: preparing its environment")
+    flashinfer_environment = environment.ensure(
+        flashinfer or catalog.DEFAULT_FLASHINFER, folders.environments
+    )
+    report("reading FlashInfer's specifications")
+    specifications = specs.read(
+        chosen.modules, flashinfer_environment, toolkit, folders.workspace
+    )
+    plan, roots = make_plan(chosen, specifications, flashinfer_environment, toolkit)
+    return Prepared(plan, roots, toolkit, flashinfer_environment, host_compiler, folders)
+
+
+def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None) -> memory.Schedule:
+    """Write the plan and the sources that depend on it, each only if it changed.
+
+    Parameters
+    ----------
+    prepared
+        What `prepare` returned.
+    folder
+        Gets ``plan.json``, ``units.cmake``, ``kernel_entries.cpp`` and ``schema_probe.cpp``.
+    memory_megabytes
+        Limit for all compilers together; by default what is free now.
+    """
+    plan = prepared.plan
+    schedule = memory.make_schedule(
+        plan.units, memory_megabytes or memory.available_megabytes()
+    )
+    source_root = Path(__file__).resolve().parent.parent
+    variables = cmake_variables(
+        plan,
+        prepared.roots,
+        schedule,
+        nvcc=prepared.toolkit.nvcc,
+        host_compiler=prepared.host_compiler.path,
+        launcher=object_cache_command(prepared.folders.object_cache),
+        # The longest first: the build folder usually lies inside the checkout.
+        prefix_maps=[
+            (str(prepared.environment.site_packages), "/usr/src"),
+            (str(prepared.toolkit.root), "/usr/local/cuda"),
+            (str(prepared.folders.root), "/usr/src/build"),
+            (str(source_root), "/usr/src/fp4aot"),
+        ],
+    )
+    files.write_json(folder / "plan.json", plan.to_json())
+    files.write_json(folder / "roots.json", {k: str(v) for k, v in vars(prepared.roots).items()})
+    files.write_text(folder / "units.cmake", variables)
+    files.write_text(folder / "kernel_entries.cpp", kernel_table(plan))
+    files.write_text(folder / "schema_probe.cpp", schema_probe(plan))
+    return schedule
+
+
+def object_cache_command(folder: Path) -> list[str]:
+    """Command that runs a compiler through the object cache, or nothing where sccache is missing.
+
+    A cache that the user has configured through ``SCCACHE_*`` keeps its configuration.
+    """
+    program = object_cache_program()
+    if program is None:
+        return []
+    return ["env", *(f"{k}={v}" for k, v in object_cache_variables(folder).items()), str(program)]
+
+
+def object_cache_program() -> Path | None:
+    """Find sccache beside this interpreter, or on the path."""
+    for folder in (sysconfig.get_path("scripts"), Path(sys.executable).parent, None):
+        found = shutil.which("sccache", path=None if folder is None else str(folder))
+        if found:
+            return Path(found)
+    return None
+
+
+def object_cache_variables(folder: Path) -> dict[str, str]:
+    """Environment of sccache: its files inside the build folder, and a server of its own.
+
+    Another server on this machine would write into a cache of its own choosing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "300"}
+    socket = folder / "server.sock"
+    if len(str(socket)) <= _UNIX_SOCKET_LIMIT:
+        variables["SCCACHE_SERVER_UDS"] = str(socket)
+    return variables

@@ -1,0 +1,99 @@
+"""Run other programs, and say what happened when one fails."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from aot.errors import AotError
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    purpose: str,
+    error: type[AotError],
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return what it printed.
+
+    Parameters
+    ----------
+    command
+        The program and its arguments; no shell is involved.
+    purpose
+        What it is run for, as it reads in ``"cannot <purpose>"``.
+    error
+        What to raise when it fails.
+    cwd, environ
+        Folder and complete environment; by default those of this process.
+
+    Raises
+    ------
+    AotError
+        Of the type `error`, with the command, its exit code and its output.
+    """
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=None if environ is None else dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as cause:
+        raise error(
+            f"cannot {purpose}: {words[0]} does not start\n"
+            f"  command: {shlex.join(words)}\n  reason: {cause}"
+        ) from cause
+    if done.returncode != 0:
+        output = "\n".join(part.strip() for part in (done.stdout, done.stderr) if part.strip())
+        raise error(
+            f"cannot {purpose}\n  command: {shlex.join(words)}\n"
+            f"  exit code: {done.returncode}\n  output:\n"
+            f"{textwrap.indent(output or '(none)', '    ')}"
+        )
+    return done
+
+
+def create_venv(folder: Path, *, error: type[AotError]) -> Path:
+    """Create a virtual environment with pip, and return its interpreter.
+
+    Raises
+    ------
+    AotError
+        Of the type `error`, when Python cannot.
+    """
+    # -I: a build front end puts its own folders on PYTHONPATH, which would shadow the new ones.
+    run(
+        [sys.executable, "-I", "-m", "venv", folder],
+        purpose=f"create a virtual environment in {folder} (Debian splits it off: python3-venv)",
+        error=error,
+    )
+    return folder / "bin" / "python"
+
+
+def python_with_pip(scratch: Path, *, error: type[AotError]) -> Path:
+    """Return an interpreter that can run pip.
+
+    Parameters
+    ----------
+    scratch
+        An existing folder; the isolated environment of a build front end has no pip, and one is
+        made in here then.
+    error
+        What to raise when that fails.
+    """
+    if find_spec("pip") is not None:
+        return Path(sys.executable)
+    return create_venv(scratch / "pip", error=error)

@@ -1,0 +1,93 @@
+"""What a person sees while ninja runs: units done, what is left, and when it will be over."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+NINJA_STATUS = "[aot %f/%t] "
+_LINE = re.compile(r"\[aot (?P<finished>\d+)/(?P<total>\d+)\] (?P<text>.*)")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One step that ninja reports as finished."""
+
+    finished: int
+    total: int
+    text: str
+
+
+def parse_line(line: str) -> Finished | None:
+    """Read one line of ninja's output; None when it is something else."""
+    match = _LINE.match(line.strip())
+    if match is None:
+        return None
+    return Finished(int(match["finished"]), int(match["total"]), match["text"])
+
+
+class Estimate:
+    """Seconds left, from the estimates of the units that are not finished.
+
+    The estimates are for one machine: they are scaled by how long the finished ones really took.
+    """
+
+    def __init__(self, seconds: Mapping[str, int], jobs: int) -> None:
+        self._left = dict(seconds)
+        self._total = sum(seconds.values())
+        self._jobs = jobs
+        self._start = time.monotonic()
+
+    def finish(self, text: str) -> None:
+        """Take the unit that this step names off the list."""
+        self._left.pop(text.removeprefix("compile "), None)
+
+    def seconds_left(self) -> float:
+        """Return the current estimate."""
+        left = sum(self._left.values())
+        done = self._total - left
+        elapsed = time.monotonic() - self._start
+        plain = left / self._jobs
+        # Too little is finished to tell how fast this machine is.
+        if done < 0.1 * self._total:
+            return max(plain - elapsed, 1.0) if left else 0.0
+        return elapsed / done * left
+
+
+def follow(lines: Iterable[str], estimate: Estimate, console: Console) -> None:
+    """Show ninja's progress: a bar on a terminal, a line a step elsewhere."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("about {task.fields[left]} left"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("building", total=None, left="?")
+        for line in lines:
+            step = parse_line(line)
+            if step is None:
+                continue
+            estimate.finish(step.text)
+            left = clock(estimate.seconds_left())
+            bar.update(
+                task, completed=step.finished, total=step.total, description=step.text, left=left
+            )
+            if not console.is_terminal:
+                console.print(
+                    f"[{step.finished}/{step.total}] {step.text} (about {left} left)",
+                    markup=False,
+                    highlight=False,
+                )
+
+
+def clock(seconds: float) -> str:
+    """Write a duration: ``1:05``."""
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02d}"

@@ -1,0 +1,88 @@
+"""Do the compiled functions take the arguments that our operators pass?
+
+FlashInfer's C++ signatures change between releases. A call through TVM-FFI would fail only at run
+time, on the user's machine; so each function's own type schema is compared at build time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from aot.catalog import Function
+from aot.errors import BuildError
+from aot.plan import BuildPlan, ModulePlan
+
+
+@dataclass(frozen=True)
+class CompiledSchema:
+    """What one compiled function says of itself."""
+
+    module: str
+    function: str
+    arguments: tuple[str, ...]
+    result: str
+
+
+def parse_probe(output: str) -> tuple[CompiledSchema, ...]:
+    """Read the lines that the schema probe prints."""
+    found = []
+    for line in output.splitlines():
+        if not line.strip():
+            continue
+        entry = json.loads(line)
+        # The schema is JSON within JSON: {"named_args": {"return": [type], "params": [type, ...]}}.
+        signature = json.loads(entry["metadata"]["type_schema"])["named_args"]
+        (result,) = [type_name(item) for item in signature["return"]]
+        arguments = [type_name(item) for item in signature["params"]]
+        found.append(
+            CompiledSchema(entry["module"], entry["function"], tuple(arguments), result)
+        )
+    return tuple(found)
+
+
+def type_name(schema: Any) -> str:
+    """Spell one type of a TVM-FFI schema as the catalogue does: ``Optional<DLTensor*>``."""
+    name = str(schema["type"]).removeprefix("ffi.")
+    inner = schema.get("args") or ()
+    return f"{name}<{', '.join(type_name(item) for item in inner)}>" if inner else name
+
+
+def check_schemas(plan: BuildPlan, compiled: Iterable[CompiledSchema]) -> None:
+    """Compare every compiled function with the catalogue.
+
+    Raises
+    ------
+    BuildError
+        With each function whose signature differs: what the module has and what is expected.
+    """
+    by_name = {(schema.module, schema.function): schema for schema in compiled}
+    problems = [
+        problem
+        for module in plan.modules
+        for function in module.functions
+        if (problem := _difference(module, function, by_name))
+    ]
+    if problems:
+        raise BuildError(
+            f"FlashInfer {plan.versions.flashinfer} has other signatures than the operators were "
+            "written for:\n" + "\n".join(problems) + "\nadapt the operator in wheels/fp4aot/csrc "
+            "and the row in aot/catalog.py"
+        )
+
+
+def _difference(
+    module: ModulePlan, function: Function, by_name: dict[tuple[str, str], CompiledSchema]
+) -> str | None:
+    schema = by_name.get((module.name, function.name))
+    if schema is None:
+        return f"  {module.name}.{function.name}: the module has no schema for it"
+    if schema.arguments == function.arguments and schema.result == "None":
+        return None
+    return (
+        f"  {module.name}.{function.name} (operator {function.operator or 'none'}):\n"
+        f"    compiled: ({', '.join(schema.arguments)}) -> {schema.result}\n"
+        f"    expected: ({', '.join(function.arguments)}) -> None"
+    )
