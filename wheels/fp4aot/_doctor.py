@@ -1,0 +1,248 @@
+"""What this wheel holds, what this machine has, whether they fit, and what to do where not."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import fp4aot
+from fp4aot import _manifest
+
+# The oldest driver of the R5xx branch that runs CUDA applications of a major version; NVIDIA's
+# "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
+MINIMUM_DRIVER = {12: "525", 13: "580"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU and what runs on it.
+
+    Parameters
+    ----------
+    index, name, capability
+        As torch reports them.
+    runs
+        Operators with a device image for it.
+    missing
+        Operators that have device images, none of them for it.
+    """
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    runs: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that does not fit, and what to do."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of an examination.
+
+    Parameters
+    ----------
+    manifest
+        What the wheel holds.
+    python, torch_version, torch_cuda
+        Interpreter, PyTorch and the CUDA version of its build (None for a CPU build).
+    driver_cuda
+        Newest CUDA version that the NVIDIA driver supports, or None without a driver.
+    devices
+        The GPUs that torch sees.
+    problems
+        Everything that does not fit.
+    """
+
+    manifest: _manifest.Manifest
+    python: str
+    torch_version: str
+    torch_cuda: str | None
+    driver_cuda: str | None
+    devices: tuple[Device, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every operator runs on every device present, or on the CPU where there is none."""
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.problems:
+            return "Something does not fit: see above."
+        if not self.devices:
+            return (
+                "No GPU: the operators run on the CPU reference (plain PyTorch), for tracing and "
+                "testing. That is slow and not what this wheel is for."
+            )
+        return "All operators run on all devices present."
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for machines and bug reports."""
+        wheel = {
+            "version": self.manifest.version,
+            "preset": self.manifest.preset,
+            "plan_hash": self.manifest.plan_hash,
+            "versions": dict(self.manifest.versions),
+            "library_sha256": self.manifest.library_sha256,
+            "modules": {
+                module.name: [str(target) for target in module.targets]
+                for module in self.manifest.modules
+            },
+        }
+        return {
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "wheel": wheel,
+            "python": self.python,
+            "torch": self.torch_version,
+            "torch_cuda": self.torch_cuda,
+            "driver_cuda": self.driver_cuda,
+            "devices": [asdict(device) for device in self.devices],
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+def examine() -> Report:
+    """Look at the wheel and the machine. Initialises CUDA where there is a GPU."""
+    manifest = fp4aot._MANIFEST
+    driver = _version_text(torch.ops.fp4aot._cuda_driver_version())
+    devices = tuple(
+        describe_device(
+            manifest,
+            index,
+            torch.cuda.get_device_name(index),
+            torch.cuda.get_device_capability(index),
+        )
+        for index in range(torch.cuda.device_count())
+    )
+    return Report(
+        manifest=manifest,
+        python=platform.python_version(),
+        torch_version=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        driver_cuda=driver,
+        devices=devices,
+        problems=tuple(find_problems(manifest, driver, torch.version.cuda, devices)),
+    )
+
+
+def describe_device(
+    manifest: _manifest.Manifest, index: int, name: str, capability: tuple[int, int]
+) -> Device:
+    """Sort the operators by whether the wheel has an image for a device."""
+    runs, missing = [], []
+    for operator in device_operators(manifest):
+        targets = manifest.targets_of(operator)
+        fits = any(target.runs_on(capability) for target in targets)
+        (runs if fits else missing).append(operator)
+    return Device(index, name, capability, tuple(runs), tuple(missing))
+
+
+def device_operators(manifest: _manifest.Manifest) -> list[str]:
+    """List the operators that run compiled device code."""
+    names = {name for module in manifest.modules for _, name in module.functions}
+    return sorted(name for name in names if not name.endswith("_host"))
+
+
+def find_problems(
+    manifest: _manifest.Manifest,
+    driver_cuda: str | None,
+    torch_cuda: str | None,
+    devices: tuple[Device, ...],
+) -> list[Problem]:
+    """Compare the wheel with a machine; a pure function of its arguments."""
+    problems = []
+    major = int(manifest.cuda_version.split(".")[0])
+    if driver_cuda is not None and int(driver_cuda.split(".")[0]) < major:
+        problems.append(
+            Problem(
+                f"the NVIDIA driver supports CUDA {driver_cuda} and this wheel contains the CUDA "
+                f"{manifest.cuda_version} runtime",
+                f"update the driver to {MINIMUM_DRIVER.get(major, 'a newer branch')} or newer, or "
+                f"install the fp4aot wheel for CUDA {driver_cuda.split('.')[0]}",
+            )
+        )
+    if driver_cuda is not None and torch_cuda is None:
+        problems.append(
+            Problem(
+                "there is an NVIDIA driver, but this PyTorch is a CPU build and sees no GPU",
+                "install a CUDA build of PyTorch",
+            )
+        )
+    for device in devices:
+        if device.missing:
+            major_, minor_ = device.capability
+            carried = sorted(
+                {str(t) for name in device.missing for t in manifest.targets_of(name)}
+            )
+            problems.append(
+                Problem(
+                    f"cuda:{device.index} ({device.name}, compute capability {major_}.{minor_}) "
+                    f"cannot run {', '.join(device.missing)}: this wheel has them for "
+                    f"{', '.join(carried)}",
+                    _remedy(device.capability),
+                )
+            )
+    return problems
+
+
+def _remedy(capability: tuple[int, int]) -> str:
+    if capability < (10, 0):
+        return (
+            "use a Blackwell GPU (compute capability 10.0 or newer): older ones have no FP4 "
+            "conversion instructions"
+        )
+    return f"install a fp4aot wheel that covers compute capability {capability[0]}.{capability[1]}"
+
+
+def _version_text(version: int) -> str | None:
+    """Write CUDA's integer (13000) as a version; None for 0, which means no driver."""
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None
+
+
+def render(report: Report) -> str:
+    """Write a report for a person."""
+    manifest = report.manifest
+    versions = dict(manifest.versions)
+    lines = [
+        f"fp4aot {manifest.version} (preset {manifest.preset}, FlashInfer {versions['flashinfer']}, "
+        f"CUDA {versions['cuda_compiler']}, plan {manifest.plan_hash[:12]})",
+        "",
+        "this wheel",
+    ]
+    width = max(len(module.name) for module in manifest.modules)
+    for module in manifest.modules:
+        operators = ", ".join(sorted({operator for _, operator in module.functions}))
+        targets = " ".join(str(target) for target in module.targets)
+        lines.append(f"  {module.name:<{width}}  {targets:<12} {operators}")
+    lines += [
+        "",
+        "this machine",
+        f"  Python   {report.python}",
+        f"  PyTorch  {report.torch_version} "
+        + (f"(CUDA {report.torch_cuda})" if report.torch_cuda else "(CPU build)"),
+        f"  driver   {'CUDA ' + report.driver_cuda if report.driver_cuda else 'none'}",
+    ]
+    for device in report.devices:
+        lines.append(
+            f"  cuda:{device.index}   {device.name}, compute capability "
+            f"{device.capability[0]}.{device.capability[1]}"
+        )
+        lines.append(f"           runs:    {', '.join(device.runs) or 'nothing'}")
+        if device.missing:
+            lines.append(f"           missing: {', '.join(device.missing)}")
+    for problem in report.problems:
+        lines += ["", f"PROBLEM  {problem.what}", f"DO       {problem.remedy}"]
+    return "\n".join([*lines, "", report.verdict])

@@ -1,0 +1,123 @@
+"""What this wheel holds, as its build wrote it into ``_manifest.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Target:
+    """One GPU target of the compiler, such as ``12.0f``.
+
+    Parameters
+    ----------
+    major, minor
+        Compute capability.
+    suffix
+        ``"a"``: this capability only. ``"f"``: this and later ones of the same major. ``""``: as f.
+    """
+
+    major: int
+    minor: int
+    suffix: str
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read the dotted form."""
+        suffix = text[-1] if text[-1].isalpha() else ""
+        major, minor = text.removesuffix(suffix).split(".")
+        return cls(int(major), int(minor), suffix)
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Tell whether machine code for this target runs on a device."""
+        if self.suffix == "a":
+            return capability == (self.major, self.minor)
+        return capability[0] == self.major and capability[1] >= self.minor
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}{self.suffix}"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One compiled FlashInfer module.
+
+    Parameters
+    ----------
+    name, family
+        FlashInfer's name, and the group in reports.
+    targets
+        The device images it holds.
+    functions
+        FlashInfer's function and the operator that calls it.
+    """
+
+    name: str
+    family: str
+    targets: tuple[Target, ...]
+    functions: tuple[tuple[str, str], ...]
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Tell whether it has an image for a device."""
+        return any(target.runs_on(capability) for target in self.targets)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of ``_manifest.json``."""
+
+    version: str
+    preset: str
+    plan_hash: str
+    versions: tuple[tuple[str, str], ...]
+    modules: tuple[Module, ...]
+    library_name: str
+    library_size: int
+    library_sha256: str
+
+    @property
+    def cuda_version(self) -> str:
+        """Version of the CUDA toolkit and of the runtime inside the library."""
+        return dict(self.versions)["cuda"]
+
+    def targets_of(self, operator: str) -> tuple[Target, ...]:
+        """List the device images that serve one operator."""
+        return tuple(
+            target
+            for module in self.modules
+            if operator in dict(module.functions).values()
+            for target in module.targets
+        )
+
+
+def read(folder: Path = PACKAGE) -> Manifest:
+    """Read the manifest of an installed wheel.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        When it is missing or cut off.
+    """
+    data = json.loads((folder / "_manifest.json").read_text(encoding="utf-8"))
+    return Manifest(
+        version=data["version"],
+        preset=data["preset"],
+        plan_hash=data["plan_hash"],
+        versions=tuple(sorted(data["versions"].items())),
+        modules=tuple(
+            Module(
+                item["name"],
+                item["family"],
+                tuple(Target.parse(text) for text in item["architectures"]),
+                tuple(sorted(item["functions"].items())),
+            )
+            for item in data["modules"]
+        ),
+        library_name=data["library"]["name"],
+        library_size=data["library"]["size"],
+        library_sha256=data["library"]["sha256"],
+    )

@@ -1,0 +1,415 @@
+"""Quantisation to FP4 and back, with FlashInfer's names and argument order.
+
+Every function here is one operator call: nothing is compiled, no file is read, no device is
+synchronised, and `torch.compile(fullgraph=True)` traces it without a warm-up call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fp4aot._layouts import SfLayout
+
+__all__ = [
+    "SfLayout",
+    "block_scale_interleave",
+    "block_scale_interleave_reverse",
+    "e2m1_and_ufp8sf_scale_to_float",
+    "fp4_quantize",
+    "mxfp4_dequantize",
+    "mxfp4_dequantize_host",
+    "mxfp4_quantize",
+    "nvfp4_block_scale_interleave",
+    "nvfp4_quantize",
+]
+
+
+def fp4_quantize(
+    input: torch.Tensor,
+    global_scale: torch.Tensor | None = None,
+    sf_vec_size: int = 16,
+    sf_use_ue8m0: bool = False,
+    is_sf_swizzled_layout: bool = True,
+    is_sf_8x4_layout: bool = False,
+    is_global_scale_inversed: bool = False,
+    enable_pdl: bool | None = None,
+    backend: str = "cuda",
+    nvfp4_4over6: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise a tensor to FP4 (E2M1) with one scale factor per block of 16 or 32 values.
+
+    Parameters
+    ----------
+    input
+        `[..., M, K]` of dtype float16, bfloat16 or float8_e4m3fn. Blocks run along K, which must be
+        divisible by `sf_vec_size`; the leading dimensions together count as rows. A column-major
+        input (the transpose of a contiguous tensor) is quantised along its other dimension, the one
+        with stride 1, and both results come back transposed. Any other non-contiguous input is
+        copied first.
+    global_scale
+        float32 on the input's device, with one element, or one for each row. It multiplies the
+        block scales; `448 * 6 / input.abs().max()` uses the whole range. Needed for NVFP4. MXFP4
+        from float16 or bfloat16 ignores it, MXFP4 from float8 applies it.
+    sf_vec_size, sf_use_ue8m0
+        `16, False` for NVFP4 (E4M3 block scales) or `32, True` for MXFP4 (UE8M0 block scales).
+    is_sf_swizzled_layout, is_sf_8x4_layout
+        Layout of the block scales: 128x4 by default, 8x4, or linear for
+        `is_sf_swizzled_layout=False`.
+    is_global_scale_inversed
+        Whether `global_scale` holds reciprocals.
+    enable_pdl
+        Programmatic dependent launch: on unless False. Ignored on the CPU.
+    backend
+        Only "cuda". The argument is FlashInfer's.
+    nvfp4_4over6
+        Only None, the standard recipe. Unlike FlashInfer, no environment variable changes it.
+
+    Returns
+    -------
+    values : torch.Tensor
+        uint8 `[..., M, K / 2]`; element 2i is in the low four bits.
+    block_scales : torch.Tensor
+        uint8, two-dimensional: `[round_up(M, 128), round_up(K / sf_vec_size, 4)]` for 128x4,
+        rows rounded up to 8 for 8x4, `[M, K / sf_vec_size]` for linear, with M counting all rows.
+        In the swizzled layouts its memory is in the layout's order, and padding is zero.
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described; the message names it, what it is, and what to do.
+    ValueError, NotImplementedError
+        `backend` or `nvfp4_4over6` asks for what this package does not contain.
+
+    Notes
+    -----
+    A block with largest magnitude a, under global scale g, has the scale s = g * a / 6, rounded to
+    E4M3 (NVFP4) or up to a power of two (MXFP4, g = 1); its values are x * g / s, rounded to E2M1.
+    So x is about value * s / g. The arithmetic is that of FlashInfer's `cvt_warp_fp16_to_fp4` and
+    `cvt_warp_fp8_to_fp4` (`quantization_utils.cuh`). NaN becomes +6 and does not enter a. On the
+    CPU a reciprocal is correctly rounded, which a GPU's is not, so a few codes may differ where a
+    scaled value lies on a tie.
+    """
+    _require_cuda_backend("fp4_quantize", backend)
+    _require_standard_recipe("fp4_quantize", nvfp4_4over6)
+    values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
+        input,
+        global_scale,
+        sf_vec_size,
+        sf_use_ue8m0,
+        is_sf_swizzled_layout,
+        is_sf_8x4_layout,
+        is_global_scale_inversed,
+        enable_pdl,
+    )
+    return values, block_scales
+
+
+def nvfp4_quantize(
+    a: torch.Tensor,
+    a_global_sf: torch.Tensor,
+    sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
+    do_shuffle: bool = False,
+    sf_vec_size: int = 16,
+    enable_pdl: bool | None = None,
+    backend: str = "cuda",
+    per_token_activation: bool = False,
+    expanded_idx_to_permuted_idx: torch.Tensor | None = None,
+    out_scale: torch.Tensor | None = None,
+    nvfp4_4over6: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to NVFP4: blocks of 16, E4M3 scales. `fp4_quantize` has the details.
+
+    Parameters
+    ----------
+    a
+        `[..., M, K]` of dtype float16, bfloat16 or float8_e4m3fn. Unlike FlashInfer, tensors stay
+        on their device.
+    a_global_sf
+        float32, one element or one for each row.
+    sfLayout
+        Layout of the block scales.
+    sf_vec_size
+        Only 16.
+    enable_pdl
+        Programmatic dependent launch: on unless False.
+    do_shuffle, backend, per_token_activation, expanded_idx_to_permuted_idx, out_scale, nvfp4_4over6
+        FlashInfer's arguments, each only with its default.
+
+    Returns
+    -------
+    values : torch.Tensor
+        uint8 `[..., M, K / 2]`.
+    block_scales : torch.Tensor
+        uint8, shaped by the layout as in `fp4_quantize`.
+
+    Raises
+    ------
+    RuntimeError
+        A tensor is not as described.
+    ValueError, NotImplementedError
+        An argument asks for what this package does not contain.
+    """
+    name = "nvfp4_quantize"
+    _require_cuda_backend(name, backend)
+    _require_standard_recipe(name, nvfp4_4over6)
+    if per_token_activation:
+        raise NotImplementedError(
+            f"fp4aot.{name}: per_token_activation=True is not in this package; pass one global "
+            "scale for each row as a_global_sf, or call flashinfer.nvfp4_quantize"
+        )
+    if expanded_idx_to_permuted_idx is not None or out_scale is not None:
+        raise ValueError(
+            f"fp4aot.{name}: expanded_idx_to_permuted_idx and out_scale go with "
+            "per_token_activation=True, which is not in this package; pass None"
+        )
+    if do_shuffle:
+        raise NotImplementedError(
+            f"fp4aot.{name}: do_shuffle=True is not in this package; quantise with "
+            "sfLayout=SfLayout.layout_linear and shuffle with flashinfer.shuffle_matrix_a and "
+            "flashinfer.shuffle_matrix_sf_a"
+        )
+    return fp4_quantize(
+        a,
+        a_global_sf,
+        sf_vec_size,
+        False,
+        sfLayout != SfLayout.layout_linear,
+        sfLayout == SfLayout.layout_8x4,
+        enable_pdl=enable_pdl,
+    )
+
+
+def mxfp4_quantize(
+    a: torch.Tensor,
+    backend: str = "cuda",
+    enable_pdl: bool | None = None,
+    sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to MXFP4: blocks of 32, UE8M0 scales. `fp4_quantize` has the details.
+
+    Parameters
+    ----------
+    a
+        `[..., M, K]` of dtype float16, bfloat16 or float8_e4m3fn, K divisible by 32. Unlike
+        FlashInfer, the tensor stays on its device.
+    backend
+        Only "cuda".
+    enable_pdl
+        Programmatic dependent launch: on unless False.
+    sfLayout
+        Layout of the block scales.
+
+    Returns
+    -------
+    values : torch.Tensor
+        uint8 `[..., M, K / 2]`.
+    block_scales : torch.Tensor
+        uint8, shaped by the layout as in `fp4_quantize`.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor is not as described.
+    ValueError
+        `backend` is not "cuda".
+    """
+    _require_cuda_backend("mxfp4_quantize", backend)
+    return fp4_quantize(
+        a,
+        None,
+        32,
+        True,
+        sfLayout != SfLayout.layout_linear,
+        sfLayout == SfLayout.layout_8x4,
+        enable_pdl=enable_pdl,
+    )
+
+
+def block_scale_interleave(unswizzled_sf: torch.Tensor) -> torch.Tensor:
+    """Pad row-major block scales and put them in the 128x4 swizzled layout.
+
+    Parameters
+    ----------
+    unswizzled_sf
+        uint8 or bfloat16, `[rows, columns]` or `[experts, rows, columns]`. A non-contiguous tensor
+        is copied first.
+
+    Returns
+    -------
+    torch.Tensor
+        Same dtype, one-dimensional, `experts * round_up(rows, 128) * round_up(columns, 4)`
+        elements; padding is zero.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor is not as described.
+
+    Notes
+    -----
+    Within a tile of 128 rows and 4 columns, (row, column) is at
+    `row % 32 * 16 + row // 32 * 4 + column`; tiles follow each other along the row. From
+    `get_sf_out_offset_128x4` in FlashInfer's `quantization_utils.cuh`.
+    """
+    interleaved: torch.Tensor = torch.ops.fp4aot.block_scale_interleave.default(unswizzled_sf)
+    return interleaved
+
+
+# FlashInfer keeps its older name, and callers use it.
+nvfp4_block_scale_interleave = block_scale_interleave
+
+
+def block_scale_interleave_reverse(interleaved_sf: torch.Tensor) -> torch.Tensor:
+    """Bring block scales from the 128x4 swizzled layout back to row-major order.
+
+    Parameters
+    ----------
+    interleaved_sf
+        uint8, `[rows, columns]` or `[experts, rows, columns]` with the padded sizes: rows divisible
+        by 128, columns by 4. Reshape the flat buffer of `block_scale_interleave` first.
+
+    Returns
+    -------
+    torch.Tensor
+        uint8 of the same shape, padding included.
+
+    Raises
+    ------
+    RuntimeError
+        The tensor is not as described.
+    """
+    linear: torch.Tensor = torch.ops.fp4aot.block_scale_interleave_reverse.default(interleaved_sf)
+    return linear
+
+
+def e2m1_and_ufp8sf_scale_to_float(
+    e2m1_tensor: torch.Tensor,
+    ufp8_scale_tensor: torch.Tensor,
+    global_scale_tensor: torch.Tensor | None = None,
+    sf_vec_size: int = 16,
+    ufp8_type: int = 1,
+    is_sf_swizzled_layout: bool = True,
+    is_sf_8x4_layout: bool = False,
+) -> torch.Tensor:
+    """Dequantise packed FP4 values to float32.
+
+    Parameters
+    ----------
+    e2m1_tensor
+        uint8 `[M, K / 2]`, as `fp4_quantize` returns it.
+    ufp8_scale_tensor
+        uint8 block scales of any shape, with as many elements as the layout holds.
+    global_scale_tensor
+        float32, one element. It multiplies: to undo `fp4_quantize`, pass the reciprocal of its
+        global scale. Needed for E4M3, ignored for UE8M0.
+    sf_vec_size
+        Values that share a scale.
+    ufp8_type
+        0 for UE8M0, 1 for E4M3.
+    is_sf_swizzled_layout, is_sf_8x4_layout
+        Layout of the block scales, as in `fp4_quantize`.
+
+    Returns
+    -------
+    torch.Tensor
+        float32 `[M, K]`, on the device of the arguments. FlashInfer copies everything to the CPU
+        and returns a CPU tensor.
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described.
+
+    Notes
+    -----
+    value * (scale * global scale), each product rounded to float32; from
+    `E2M1AndUFP8SFScaleToFloatV2` in FlashInfer's `fp4Op.cpp`. UE8M0 code 0 reads as 0.0 and 255 as
+    infinity, as there.
+    """
+    result: torch.Tensor = torch.ops.fp4aot.e2m1_and_ufp8sf_scale_to_float.default(
+        e2m1_tensor,
+        ufp8_scale_tensor,
+        global_scale_tensor,
+        sf_vec_size,
+        ufp8_type,
+        is_sf_swizzled_layout,
+        is_sf_8x4_layout,
+    )
+    return result
+
+
+def mxfp4_dequantize(
+    a_fp4: torch.Tensor,
+    a_sf: torch.Tensor,
+    sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
+) -> torch.Tensor:
+    """Dequantise MXFP4 (blocks of 32, UE8M0 scales) to float32.
+
+    Parameters
+    ----------
+    a_fp4
+        uint8 `[M, K / 2]`, as `mxfp4_quantize` returns it.
+    a_sf
+        uint8 block scales of any shape, with as many elements as the layout holds.
+    sfLayout
+        Layout of the block scales.
+
+    Returns
+    -------
+    torch.Tensor
+        float32 `[M, K]`, on the device of the arguments (FlashInfer returns a CPU tensor). Scale
+        code 0 reads as 0.0 and 255 as infinity.
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described.
+    """
+    result: torch.Tensor = torch.ops.fp4aot.mxfp4_dequantize.default(a_fp4, a_sf, int(sfLayout))
+    return result
+
+
+def mxfp4_dequantize_host(
+    weight: torch.Tensor, scale: torch.Tensor, group_size: int = 32
+) -> torch.Tensor:
+    """Dequantise MXFP4 weights on the CPU, with FlashInfer's own host code.
+
+    Parameters
+    ----------
+    weight
+        uint8 `[M, K / 2]` on the CPU.
+    scale
+        uint8 UE8M0 scales `[M, K / group_size]` on the CPU, in the linear layout.
+    group_size
+        Values that share a scale.
+
+    Returns
+    -------
+    torch.Tensor
+        float32 `[M, K]` on the CPU. Scale code 0 reads as 2^-127 and 255 as NaN, as in CUDA's
+        `__nv_fp8_e8m0`; `mxfp4_dequantize` differs there.
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described.
+    """
+    result: torch.Tensor = torch.ops.fp4aot.mxfp4_dequantize_host.default(weight, scale, group_size)
+    return result
+
+
+def _require_cuda_backend(function: str, backend: str) -> None:
+    if backend != "cuda":
+        raise ValueError(
+            f"fp4aot.{function}: backend={backend!r} is not in this package; pass backend='cuda', "
+            f"or call flashinfer.{function}"
+        )
+
+
+def _require_standard_recipe(function: str, nvfp4_4over6: object) -> None:
+    if nvfp4_4over6 is not None:
+        raise NotImplementedError(
+            f"fp4aot.{function}: nvfp4_4over6 is not in this package; pass None for the standard "
+            f"recipe, or call flashinfer.{function}"
+        )
