@@ -78,24 +78,12 @@ class Architecture:
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read the dotted form: ``"12.0f"``, ``"9.0a"``, ``"8.0"``.
-
-        Raises
-        ------
-        ArchitectureError
-            When the text is anything else.
-        """
+        """Read the dotted form: ``"12.0f"``, ``"9.0a"``, ``"8.0"``."""
         return cls._from_match(_DOTTED.fullmatch(text.strip()), text, "10.0a, 12.0f or 8.0")
 
     @classmethod
     def from_sm(cls, text: str) -> Architecture:
-        """Read the compiler's form: ``"sm_120f"``, ``"compute_90a"``, ``"103a"``.
-
-        Raises
-        ------
-        ArchitectureError
-            When the text is anything else.
-        """
+        """Read the compiler's form: ``"sm_120f"``, ``"compute_90a"``, ``"103a"``."""
         return cls._from_match(_SM.fullmatch(text.strip()), text, "sm_100a, compute_120f or 80")
 
     @classmethod
@@ -125,13 +113,7 @@ class Architecture:
         return f"-gencode=arch={self.compute},code=sm_{self.sm}"
 
     def runs_on(self, capability: Capability) -> bool:
-        """Tell whether machine code for this target runs on a device.
-
-        Parameters
-        ----------
-        capability
-            The device's compute capability, such as ``(12, 1)``.
-        """
+        """Tell whether machine code for this target runs on a device such as ``(12, 1)``."""
         if self.suffix == "a":
             return self.capability == capability
         major, minor = capability
@@ -166,12 +148,7 @@ class Verdict:
 
 
 def parse_list(text: str) -> tuple[Architecture, ...]:
-    """Read several targets, separated by blanks, commas or semicolons.
-
-    Returns
-    -------
-    tuple[Architecture, ...]
-        Sorted, each once.
+    """Read targets separated by blanks, commas or semicolons; sorted, each once.
 
     Raises
     ------
@@ -249,45 +226,29 @@ def _require(architecture: Architecture, version: Version) -> Architecture:
 
 
 def judge_fp4(architecture: Architecture, cuda_version: Version | str) -> Verdict:
-    """Tell whether a compiler can build FP4 tensor kernels for one target, and if not, why.
+    """Tell whether a compiler of this version can build FP4 tensor kernels for one target."""
+    return Verdict(architecture, _rejection(architecture, _toolkit_version(cuda_version)))
 
-    Parameters
-    ----------
-    architecture
-        The candidate.
-    cuda_version
-        The version of the compiler (not of torch).
 
-    Raises
-    ------
-    ToolchainError
-        When `cuda_version` is not a version.
-    """
-    version = _toolkit_version(cuda_version)
+def _rejection(architecture: Architecture, version: Version) -> str | None:
     if architecture.capability < (10, 0):
-        return Verdict(
-            architecture,
+        return (
             "has no FP4 tensor instructions: FlashInfer compiles the kernel bodies out and the "
-            "results would be garbage; the first target with FP4 is 10.0a",
+            "results would be garbage; the first target with FP4 is 10.0a"
         )
-    first = FIRST_TOOLKIT.get(str(architecture))
-    if first is None:
-        same = [
-            name
-            for name in FIRST_TOOLKIT
-            if Architecture.parse(name).capability == architecture.capability
-        ]
-        if same:
-            return Verdict(
-                architecture,
-                f"cannot assemble the e2m1 conversions without a suffix; write {' or '.join(same)}",
-            )
-        return Verdict(architecture, f"is not among the FP4 targets {', '.join(FIRST_TOOLKIT)}")
+    same = [
+        name
+        for name in FIRST_TOOLKIT
+        if Architecture.parse(name).capability == architecture.capability
+    ]
+    if not same:
+        return f"is not among the FP4 targets {', '.join(FIRST_TOOLKIT)}"
+    if str(architecture) not in same:
+        return f"cannot assemble the e2m1 conversions without a suffix; write {' or '.join(same)}"
+    first = FIRST_TOOLKIT[str(architecture)]
     if version < first:
-        return Verdict(
-            architecture, f"needs CUDA {first} or newer, and the compiler is CUDA {version}"
-        )
-    return Verdict(architecture)
+        return f"needs CUDA {first} or newer, and the compiler is CUDA {version}"
+    return None
 
 
 def check_fp4_buildable(
@@ -296,13 +257,6 @@ def check_fp4_buildable(
     """Refuse up front what would build without FP4 or not at all.
 
     Kernels that need no FP4 instruction (KV dequantisation) are not for this check.
-
-    Parameters
-    ----------
-    architectures
-        The candidates.
-    cuda_version
-        The version of the compiler (not of torch).
 
     Returns
     -------

@@ -1,12 +1,11 @@
-"""Build a wheel: plan, compile, link, audit, and put it under its final name.
+"""Compile and link a wheel.
 
 scikit-build-core, CMake and ninja do the building, exactly as `pip wheel .` does; this adds progress,
-the audit, the platform tag and a report.
+a log, and the end of that log that matters when it fails.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -29,26 +28,20 @@ _SOURCE_ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class BuildReport:
-    """What came out of one build.
+class Compiled:
+    """What the build backend left.
 
     Parameters
     ----------
     wheel
-        The wheel.
-    size
-        Its size in bytes.
-    sha256
-        Of the wheel.
+        The wheel, with the plain platform tag of this machine.
     seconds
-        Wall time of the compilation and linking.
+        Wall time of compiling and linking.
     cache_hits, cache_misses
         Of the object cache in this build; None without a cache.
     """
 
     wheel: Path
-    size: int
-    sha256: str
     seconds: float
     cache_hits: int | None
     cache_misses: int | None
@@ -56,7 +49,7 @@ class BuildReport:
 
 def compile_wheel(
     prepared: Prepared, out: Path, console: Console, memory_megabytes: int | None = None
-) -> BuildReport:
+) -> Compiled:
     """Run the build backend and return the wheel as it wrote it.
 
     Objects that are finished stay in the build folder and in the cache: after an interruption only
@@ -96,15 +89,7 @@ def compile_wheel(
         wheels[0].replace(final)
     seconds = time.monotonic() - start
     hits, misses = _cache_difference(before, _cache_counts(prepared))
-    return report_on(final, seconds, hits, misses)
-
-
-def report_on(
-    wheel: Path, seconds: float, cache_hits: int | None, cache_misses: int | None
-) -> BuildReport:
-    """Describe a finished wheel."""
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    return BuildReport(wheel, wheel.stat().st_size, digest, seconds, cache_hits, cache_misses)
+    return Compiled(final, seconds, hits, misses)
 
 
 def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> list[str]:

@@ -11,8 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aot import build as building
-from aot import catalog, pipeline, toolchain
+from aot import catalog, pipeline, toolchain, wheel_maker
+from aot.audit import as_json as as_data
+from aot.audit import audit_wheel, print_report, require_passed
+from aot.build import stop_object_cache
 from aot.errors import AotError
 from aot.memory import make_schedule
 from aot.plan import BuildPlan
@@ -184,12 +186,13 @@ def build(
         preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
     )
     try:
-        finished = building.build_wheel(prepared, out, _ERR, limit)
+        finished = wheel_maker.build_wheel(prepared, out, _ERR, limit)
     finally:
-        building.stop_object_cache(prepared)
+        stop_object_cache(prepared)
     if as_json:
         _print_json(finished.to_json())
     else:
+        print_report(finished.audit, _OUT)
         _OUT.print(finished.table())
 
 
@@ -206,12 +209,12 @@ def audit(
     prepared = pipeline.prepare(
         preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
     )
-    report = building.audit_against_plan(wheel, prepared)
+    report = audit_wheel(wheel, wheel_maker.expectation(prepared), prepared.toolkit)
     if as_json:
-        _print_json(report.to_json())
+        _print_json(as_data(report))
     else:
-        _OUT.print(report.table())
-    report.raise_for_errors()
+        print_report(report, _OUT)
+    require_passed(report)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from aot.errors import AotError
@@ -94,6 +93,9 @@ def python_with_pip(scratch: Path, *, error: type[AotError]) -> Path:
     error
         What to raise when that fails.
     """
-    if find_spec("pip") is not None:
-        return Path(sys.executable)
-    return create_venv(scratch / "pip", error=error)
+    here = Path(sys.executable)
+    try:
+        run([here, "-I", "-m", "pip", "--version"], purpose="run pip", error=error)
+    except error:
+        return create_venv(scratch / "pip", error=error)
+    return here

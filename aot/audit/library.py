@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from aot.architectures import Architecture
@@ -60,6 +60,8 @@ class LibraryReport:
         Libraries it asks for.
     exports, undefined
         Its dynamic symbols; those it asks for carry their version.
+    c_library, c_library_symbols
+        The newest version of the C library it asks for, such as ``"2.17"``, and by which symbols.
     findings
         Empty when all is as expected.
     """
@@ -72,7 +74,9 @@ class LibraryReport:
     needed: tuple[str, ...]
     exports: tuple[str, ...]
     undefined: tuple[str, ...]
-    findings: tuple[Finding, ...] = field(default=())
+    c_library: str
+    c_library_symbols: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -108,6 +112,7 @@ def audit_library(
         raise AuditError(f"there is no library {path}")
     device_code = images.read_images(path, toolkit)
     dynamic = symbols.read_dynamic(path)
+    c_library, c_library_symbols = dynamic.newest_c_library()
     problems = [
         *_image_problems(device_code, expectation),
         *_dynamic_problems(dynamic, expectation),
@@ -122,6 +127,8 @@ def audit_library(
         needed=dynamic.needed,
         exports=tuple(str(symbol) for symbol in dynamic.exported),
         undefined=tuple(str(symbol) for symbol in dynamic.undefined),
+        c_library=c_library,
+        c_library_symbols=c_library_symbols,
         findings=tuple(Finding("error", problem, where) for problem in problems),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aot.audit.findings import Finding
+from aot.audit.findings import Finding, shortened
 from aot.audit.library import LibraryReport
 from aot.audit.wheel import WheelReport
 from aot.errors import AuditError
@@ -51,6 +51,13 @@ def print_report(report: Report, console: Console) -> None:
             ", ".join(library.needed),
         )
     console.print(table)
+    for library in libraries:
+        symbols = shortened(library.c_library_symbols)
+        console.print(
+            f"{library.name} needs C library {library.c_library or 'none'}: {symbols}",
+            markup=False,
+            highlight=False,
+        )
     if isinstance(report, WheelReport):
         console.print(f"Runs from: {report.platform}", highlight=False)
     for finding in report.findings:

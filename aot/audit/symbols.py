@@ -12,6 +12,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
+from packaging.version import Version
 
 from aot.errors import AuditError
 
@@ -23,14 +24,16 @@ ALLOWED_NEEDED: Final = (
     "libdl.so.2",
     "librt.so.1",
     "ld-linux-*.so.*",
+    # Exceptions cross into libtorch, which uses this library itself: one unwinder in a process.
+    "libgcc_s.so.1",
 )
 """The libraries a wheel may ask for, as patterns: torch's stable ABI and the C library."""
 
-ALLOWED_UNDEFINED: Final = ("aoti_torch_*", "torch_*")
-"""The symbols it may leave to torch: its stable ABI."""
+ALLOWED_UNDEFINED: Final = ("aoti_torch_*", "torch_*", "_Unwind_*")
+"""The symbols it may leave to torch's stable ABI and to the unwinder."""
 
-ALLOWED_WEAK: Final = ("__cxa_finalize", "__gmon_start__", "_ITM_*")
-"""Weak symbols that the compiler's start files bring along, and that may stay unresolved."""
+ALLOWED_WEAK: Final = ("__cxa_finalize", "__cxa_pure_virtual", "__gmon_start__", "_ITM_*")
+"""Weak symbols that compilers and the static C++ library leave, and that may stay unresolved."""
 
 # The processor-independent number of a binding that pyelftools knows only as the start of a range.
 _GNU_UNIQUE = ("STB_GNU_UNIQUE", "STB_LOOS")
@@ -95,9 +98,17 @@ class DynamicInfo:
             and not (symbol.binding == "weak" and matches(symbol.name, ALLOWED_WEAK))
         )
 
-    def asking_for(self, version: str) -> tuple[str, ...]:
-        """List the symbols that ask for one version of the C library."""
-        return tuple(symbol.name for symbol in self.undefined if symbol.version == version)
+    def newest_c_library(self) -> tuple[str, tuple[str, ...]]:
+        """Name the newest version of the C library that is asked for, and the symbols that do."""
+        symbols_by_version: dict[Version, list[str]] = {}
+        for symbol in self.undefined:
+            number = symbol.version.removeprefix("GLIBC_")
+            if number != symbol.version and number[:1].isdigit():
+                symbols_by_version.setdefault(Version(number), []).append(symbol.name)
+        if not symbols_by_version:
+            return "", ()
+        newest = max(symbols_by_version)
+        return str(newest), tuple(sorted(symbols_by_version[newest]))
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -6,7 +6,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from auditwheel.error import AuditwheelError
@@ -66,7 +66,7 @@ class WheelReport:
     platform: str
     licences: tuple[str, ...]
     libraries: tuple[LibraryReport, ...]
-    wheel_findings: tuple[Finding, ...] = field(default=())
+    wheel_findings: tuple[Finding, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -1,0 +1,165 @@
+"""From a plan to a finished wheel: compile, audit, tag, and only then put it where people look."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from aot import build
+from aot.architectures import Architecture
+from aot.audit import (
+    LibraryExpectation,
+    WheelExpectation,
+    WheelReport,
+    as_json,
+    audit_wheel,
+    require_passed,
+)
+from aot.errors import BuildError
+from aot.pipeline import Prepared
+from aot.plan import BuildPlan
+from aot.process import run
+
+LIBRARY = "fp4aot/libfp4aot.so"
+NOTICES = (
+    *("flashinfer", "tensorrt-llm", "cutlass", "cccl", "spdlog", "fmt"),
+    *("apache-tvm-ffi", "dlpack", "pytorch", "cuda-runtime"),
+)
+"""Whose code is compiled or linked into the library."""
+
+
+@dataclass(frozen=True)
+class FinishedWheel:
+    """A wheel that has passed its audit.
+
+    Parameters
+    ----------
+    wheel
+        The file, under its final name.
+    plan
+        What it was built from.
+    compiled
+        How long that took, and what the object cache did.
+    audit
+        What is in it.
+    """
+
+    wheel: Path
+    plan: BuildPlan
+    compiled: build.Compiled
+    audit: WheelReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "wheel": str(self.wheel),
+            "size": self.audit.size,
+            "sha256": self.audit.sha256,
+            "plan_hash": self.plan.hash,
+            "versions": asdict(self.plan.versions),
+            "modules": {module.name: module.architectures for module in self.plan.modules},
+            "build_seconds": round(self.compiled.seconds, 1),
+            "cache_hits": self.compiled.cache_hits,
+            "cache_misses": self.compiled.cache_misses,
+            "audit": as_json(self.audit),
+        }
+
+    def table(self) -> Table:
+        """The closing summary."""
+        table = Table(show_header=False, title=self.wheel.name, title_justify="left")
+        table.add_row("size", f"{self.audit.size / 1e6:.2f} MB")
+        table.add_row("SHA-256", self.audit.sha256)
+        for module in self.plan.modules:
+            table.add_row(module.name, " ".join(module.architectures))
+        minutes, seconds = divmod(round(self.compiled.seconds), 60)
+        cache = self.compiled
+        table.add_row(
+            "build",
+            f"{minutes}:{seconds:02d} min"
+            + (
+                f", object cache: {cache.cache_hits} hits, {cache.cache_misses} misses"
+                if cache.cache_hits is not None
+                else ""
+            ),
+        )
+        return table
+
+
+def expectation(prepared: Prepared) -> WheelExpectation:
+    """Say what the audit must find in a wheel of this plan."""
+    images: Counter[Architecture] = Counter()
+    for module in prepared.plan.modules:
+        cuda_units = sum(unit.language == "cuda" for unit in module.units)
+        for name in module.architectures:
+            images[Architecture.parse(name)] += cuda_units
+    library = LibraryExpectation(
+        images=dict(images),
+        forbidden_prefixes=(
+            str(prepared.folders.root),
+            str(Path(__file__).resolve().parent.parent),
+            str(prepared.toolkit.root),
+            str(prepared.environment.site_packages),
+        ),
+    )
+    return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES)
+
+
+def build_wheel(
+    prepared: Prepared, out: Path, console: Console, memory_megabytes: int | None = None
+) -> FinishedWheel:
+    """Build a wheel, audit it, give it its platform tag and move it to `out`.
+
+    Parameters
+    ----------
+    prepared
+        What `aot.pipeline.prepare` returned.
+    out
+        Folder for the wheel; it gets one only if the audit passes.
+    console
+        Shows the progress.
+    memory_megabytes
+        Limit for all compilers together; by default what is free now.
+
+    Raises
+    ------
+    BuildError, AuditError
+        Naming what failed.
+    """
+    with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".audit-") as name:
+        compiled = build.compile_wheel(prepared, Path(name), console, memory_megabytes)
+        wanted = expectation(prepared)
+        first = audit_wheel(compiled.wheel, wanted, prepared.toolkit)
+        require_passed(first)
+        tagged = tag(compiled.wheel, first.platform)
+        report = audit_wheel(tagged, wanted, prepared.toolkit)
+        require_passed(report)
+        out.mkdir(parents=True, exist_ok=True)
+        final = out.resolve() / tagged.name
+        tagged.replace(final)
+    return FinishedWheel(final, prepared.plan, compiled, report)
+
+
+def tag(wheel: Path, platform: str) -> Path:
+    """Give a wheel another platform tag, in its name and its metadata.
+
+    Returns
+    -------
+    Path
+        The renamed wheel, in the same folder.
+    """
+    done = run(
+        [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, wheel],
+        purpose=f"tag {wheel.name} as {platform}",
+        error=BuildError,
+    )
+    renamed = wheel.with_name(done.stdout.strip().splitlines()[-1])
+    if not renamed.is_file():
+        raise BuildError(f"tagging {wheel.name} left no {renamed.name}")
+    return renamed
