@@ -1,7 +1,7 @@
 """Compile and link a wheel.
 
-scikit-build-core, CMake and ninja do the building, exactly as `pip wheel .` does; this adds progress,
-a log, and the end of that log that matters when it fails.
+scikit-build-core, CMake and ninja do the building, exactly as `pip wheel .` does; this adds
+progress, a log, and the part of that log that matters when it fails.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _lines(command: list[str], log: Path, jobs: int) -> Iterator[str]:
             errors="replace",
         ) as process,
     ):
-        assert process.stdout is not None
+        assert process.stdout is not None  # noqa: S101 (stdout=PIPE; for the type checker)
         for line in process.stdout:
             stream.write(line)
             tail.append(line)

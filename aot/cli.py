@@ -16,7 +16,7 @@ from aot.audit import as_json as as_data
 from aot.audit import audit_wheel, print_report, require_passed
 from aot.build import stop_object_cache
 from aot.errors import AotError
-from aot.memory import make_schedule
+from aot.memory import available_megabytes, make_schedule
 from aot.plan import BuildPlan
 from aot.steps import steps
 
@@ -142,7 +142,7 @@ def plan(
         _print_json(prepared.plan.to_json())
         return
     _OUT.print(_plan_table(prepared.plan))
-    jobs = make_schedule(prepared.plan.units, limit or pipeline.memory.available_megabytes()).jobs
+    jobs = make_schedule(prepared.plan.units, limit or available_megabytes()).jobs
     seconds = sum(unit.seconds for unit in prepared.plan.units)
     _OUT.print(
         f"CUDA {prepared.plan.versions.cuda_compiler}, FlashInfer "
@@ -180,7 +180,7 @@ def build(
     build_root: BuildRoot = _DEFAULT_ROOT,
     as_json: AsJson = False,
 ) -> None:
-    """Build a wheel, audit it and put it into a folder. A wheel that fails the audit is not kept."""
+    """Build a wheel, audit it and put it into a folder; one that fails the audit is not kept."""
     limit = _megabytes(memory_limit)
     prepared = pipeline.prepare(
         preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step

@@ -36,7 +36,7 @@ def describe(generator: str) -> dict[str, object]:
 
 def main() -> None:
     """Answer for the generators on the command line."""
-    import flashinfer  # noqa: PLC0415 (after the caller's environment is in place)
+    flashinfer = importlib.import_module("flashinfer")
 
     answer = {
         "flashinfer": flashinfer.__version__,

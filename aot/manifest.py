@@ -105,7 +105,7 @@ def _notices(roots: Roots) -> Iterator[tuple[str, str]]:
 
 
 def _cuda_licence(cuda: Path) -> str:
-    """The terms of the static CUDA runtime, of packages or of an installed toolkit."""
+    """Read the terms of the static CUDA runtime, of packages or of an installed toolkit."""
     for folder, pattern in (
         (cuda.parent.parent, "nvidia_cuda_runtime-*.dist-info/**/License.txt"),
         (cuda, "EULA.txt"),
@@ -123,7 +123,7 @@ def _licence(site_packages: Path, distribution: str, name: str) -> str:
 
 
 def _notice(header: Path) -> str:
-    """The comment at the head of a source file."""
+    """Return the comment at the head of a source file."""
     lines = []
     for line in _read(header).splitlines():
         stripped = line.strip()

@@ -95,9 +95,7 @@ def prepare(
         flashinfer or catalog.DEFAULT_FLASHINFER, folders.environments
     )
     report("reading FlashInfer's specifications")
-    specifications = specs.read(
-        chosen.modules, flashinfer_environment, toolkit, folders.workspace
-    )
+    specifications = specs.read(chosen.modules, flashinfer_environment, toolkit, folders.workspace)
     plan, roots = make_plan(chosen, specifications, flashinfer_environment, toolkit)
     return Prepared(plan, roots, toolkit, flashinfer_environment, host_compiler, folders)
 
@@ -115,9 +113,7 @@ def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None)
         Limit for all compilers together; by default what is free now.
     """
     plan = prepared.plan
-    schedule = memory.make_schedule(
-        plan.units, memory_megabytes or memory.available_megabytes()
-    )
+    schedule = memory.make_schedule(plan.units, memory_megabytes or memory.available_megabytes())
     source_root = Path(__file__).resolve().parent.parent
     variables = cmake_variables(
         plan,

@@ -144,7 +144,7 @@ class BuildPlan:
         return tuple(sorted(Architecture.parse(name) for name in names))
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data, with its hash."""
+        """Return the plan as plain data, with its hash."""
         return {"hash": self.hash, **asdict(self)}
 
     @classmethod
@@ -270,9 +270,7 @@ def make_plan(
 
 def installed_version(environment: FlashInferEnvironment, distribution: str) -> str:
     """Version of a package in the pinned environment, without the label of a local build."""
-    for found in metadata.distributions(
-        name=distribution, path=[str(environment.site_packages)]
-    ):
+    for found in metadata.distributions(name=distribution, path=[str(environment.site_packages)]):
         return Version(found.version).public
     raise PlanError(f"{distribution} is not in {environment.site_packages}; delete that folder")
 
@@ -294,9 +292,11 @@ def _units(units: Sequence[SourceUnit], roots: Roots) -> tuple[Unit, ...]:
     for unit in units:
         # FlashInfer names objects by folder and stem too: stems alone recur within a module.
         added = [*ADDED_DEFINES]
-        added += [f"-Xcompiler={flag}" for flag in ADDED_HOST_FLAGS] if unit.is_cuda else [
-            *ADDED_HOST_FLAGS
-        ]
+        added += (
+            [f"-Xcompiler={flag}" for flag in ADDED_HOST_FLAGS]
+            if unit.is_cuda
+            else [*ADDED_HOST_FLAGS]
+        )
         result.append(
             Unit(
                 name=f"{unit.source.parent.name}_{unit.source.stem}",

@@ -1,4 +1,4 @@
-"""Do the compiled functions take the arguments that our operators pass?
+"""Checks that the compiled functions take the arguments that our operators pass.
 
 FlashInfer's C++ signatures change between releases. A call through TVM-FFI would fail only at run
 time, on the user's machine; so each function's own type schema is compared at build time.
@@ -37,9 +37,7 @@ def parse_probe(output: str) -> tuple[CompiledSchema, ...]:
         signature = json.loads(entry["metadata"]["type_schema"])["named_args"]
         (result,) = [type_name(item) for item in signature["return"]]
         arguments = [type_name(item) for item in signature["params"]]
-        found.append(
-            CompiledSchema(entry["module"], entry["function"], tuple(arguments), result)
-        )
+        found.append(CompiledSchema(entry["module"], entry["function"], tuple(arguments), result))
     return tuple(found)
 
 

@@ -72,7 +72,7 @@ class FinishedWheel:
         }
 
     def table(self) -> Table:
-        """The closing summary."""
+        """Return the closing summary."""
         table = Table(show_header=False, title=self.wheel.name, title_justify="left")
         table.add_row("size", f"{self.audit.size / 1e6:.2f} MB")
         table.add_row("SHA-256", self.audit.sha256)

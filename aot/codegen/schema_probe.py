@@ -30,8 +30,8 @@ int print_schema(const char* module, const char* function, SchemaFunction schema
   const TVMFFIByteArray text = result.type_index == kTVMFFISmallStr
                                    ? TVMFFISmallBytesGetContentByteArray(&result)
                                    : *TVMFFIBytesGetByteArrayPtr(result.v_obj);
-  std::printf("{\\"module\\": \\"%%s\\", \\"function\\": \\"%%s\\", \\"metadata\\": %%s}\\n", module,
-              function, std::string(text.data, text.size).c_str());
+  std::printf("{\\"module\\": \\"%%s\\", \\"function\\": \\"%%s\\", \\"metadata\\": %%s}\\n",
+              module, function, std::string(text.data, text.size).c_str());
   return 0;
 }
 

@@ -1,7 +1,7 @@
 """FlashInfer's FP4 kernels for NVIDIA Blackwell, compiled ahead of time, as PyTorch operators.
 
-Importing this package registers ``torch.ops.fp4aot.*`` with one library load. From then on a call is
-a launch: no compiler, no subprocess, no file, no import; `torch.compile(fullgraph=True)`,
+Importing this package registers ``torch.ops.fp4aot.*`` with one library load. From then on a call
+is a launch: no compiler, no subprocess, no file, no import; `torch.compile(fullgraph=True)`,
 `torch.export` and CUDA graph capture work from the first call.
 
 ``python -m fp4aot doctor`` says what this wheel holds and whether it fits this machine.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
+
 from fp4aot import _layouts
 
 _LARGEST_INT32 = 2**31 - 1

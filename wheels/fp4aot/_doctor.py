@@ -73,7 +73,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every operator runs on every device present, or on the CPU where there is none."""
+        """Whether every operator runs on every device, or on the CPU where there is none."""
         return not self.problems
 
     @property
@@ -142,7 +142,8 @@ def describe_device(
     manifest: _manifest.Manifest, index: int, name: str, capability: tuple[int, int]
 ) -> Device:
     """Sort the operators by whether the wheel has an image for a device."""
-    runs, missing = [], []
+    runs: list[str] = []
+    missing: list[str] = []
     for operator in device_operators(manifest):
         targets = manifest.targets_of(operator)
         fits = any(target.runs_on(capability) for target in targets)
@@ -184,9 +185,7 @@ def find_problems(
     for device in devices:
         if device.missing:
             major_, minor_ = device.capability
-            carried = sorted(
-                {str(t) for name in device.missing for t in manifest.targets_of(name)}
-            )
+            carried = sorted({str(t) for name in device.missing for t in manifest.targets_of(name)})
             problems.append(
                 Problem(
                     f"cuda:{device.index} ({device.name}, compute capability {major_}.{minor_}) "
@@ -217,8 +216,9 @@ def render(report: Report) -> str:
     manifest = report.manifest
     versions = dict(manifest.versions)
     lines = [
-        f"fp4aot {manifest.version} (preset {manifest.preset}, FlashInfer {versions['flashinfer']}, "
-        f"CUDA {versions['cuda_compiler']}, plan {manifest.plan_hash[:12]})",
+        f"fp4aot {manifest.version} (preset {manifest.preset}, "
+        f"FlashInfer {versions['flashinfer']}, CUDA {versions['cuda_compiler']}, "
+        f"plan {manifest.plan_hash[:12]})",
         "",
         "this wheel",
     ]

@@ -10,6 +10,7 @@ Functions carry their operator's name; `<name>_out` is the overload that writes 
 from __future__ import annotations
 
 import torch
+
 from fp4aot import _checks, _layouts
 
 

@@ -139,7 +139,7 @@ def load() -> _manifest.Manifest:
     library = _manifest.PACKAGE / manifest.library_name
     check_file(library, manifest)
     try:
-        torch.ops.load_library(str(library))
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise explain(error, library, torch.__version__) from error
     from fp4aot import _registration  # noqa: PLC0415 (needs the operators)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from fp4aot import _fakes
 from fp4aot._reference import dequantize, interleave, kv_cache, quantize
 

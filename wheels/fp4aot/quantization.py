@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from fp4aot._layouts import SfLayout
 
 __all__ = [

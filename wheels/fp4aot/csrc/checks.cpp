@@ -21,7 +21,8 @@ void check_dtype(const char* operator_name, const char* argument, const Tensor& 
                  std::initializer_list<ScalarType> accepted) {
   if (is_one_of(tensor.scalar_type(), accepted)) return;
   std::string expected;
-  for (ScalarType dtype : accepted) expected += (expected.empty() ? "" : " or ") + dtype_name(dtype);
+  for (ScalarType dtype : accepted)
+    expected += (expected.empty() ? "" : " or ") + dtype_name(dtype);
   argument_error(operator_name, argument, text("dtype ", dtype_name(tensor.scalar_type())),
                  expected, "convert the tensor first");
 }
@@ -75,8 +76,7 @@ void check_output(const char* operator_name, const char* argument, const Tensor&
   }
 }
 
-void check_int32(const char* operator_name, const char* argument, int64_t value,
-                 const char* what) {
+void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what) {
   if (value <= std::numeric_limits<int32_t>::max()) return;
   argument_error(operator_name, argument, text(what, " ", value), text(what, " below 2**31"),
                  "split the call: the kernel indexes with 32-bit integers");

@@ -14,9 +14,7 @@ namespace fp4aot {
 
 namespace {
 
-std::string version_text(int version) {
-  return text(version / 1000, ".", version % 1000 / 10);
-}
+std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
 
 [[noreturn]] void cuda_error(const char* operator_name, int device, cudaError_t error) {
   int driver = 0;
@@ -81,9 +79,7 @@ LaunchScope::LaunchScope(const char* operator_name, int device)
   }
 }
 
-LaunchScope::~LaunchScope() {
-  TVMFFIEnvSetStream(kDLCUDA, device_, previous_stream_, nullptr);
-}
+LaunchScope::~LaunchScope() { TVMFFIEnvSetStream(kDLCUDA, device_, previous_stream_, nullptr); }
 
 void LaunchScope::check_launch() const {
   const cudaError_t error = cudaGetLastError();

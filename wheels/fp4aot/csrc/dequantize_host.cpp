@@ -23,16 +23,15 @@ std::vector<int64_t> describe(const Tensor& weight, const Tensor& scale, int64_t
   check_rank(kOperator, "scale", scale, {2});
   check_same_device(kOperator, "scale", scale, "weight", weight);
   if (group_size < 1) {
-    argument_error(kOperator, "group_size", text(group_size), "a positive number",
-                   "MXFP4 uses 32");
+    argument_error(kOperator, "group_size", text(group_size), "a positive number", "MXFP4 uses 32");
   }
   const int64_t n = weight.size(0);
   const int64_t k = weight.size(1) * 2;
   if (scale.size(0) != n || scale.size(1) * group_size != k) {
-    argument_error(kOperator, "scale", text("shape ", shape_text(scale)),
-                   text("[", n, ", ", k, " / ", group_size, "] for weight of shape ",
-                        shape_text(weight)),
-                   "pass linear scales, one for each group");
+    argument_error(
+        kOperator, "scale", text("shape ", shape_text(scale)),
+        text("[", n, ", ", k, " / ", group_size, "] for weight of shape ", shape_text(weight)),
+        "pass linear scales, one for each group");
   }
   check_int32(kOperator, "weight", n * k, "a number of values of");
   return {n, k};
@@ -41,8 +40,7 @@ std::vector<int64_t> describe(const Tensor& weight, const Tensor& scale, int64_t
 void run(const Tensor& weight, const Tensor& scale, int64_t group_size, const Tensor& out) {
   const TVMFFISafeCallType function = kernel.for_host();
   if (out.numel() == 0) return;
-  const Tensor dense_weight =
-      weight.is_contiguous() ? weight : torch::stable::contiguous(weight);
+  const Tensor dense_weight = weight.is_contiguous() ? weight : torch::stable::contiguous(weight);
   const Tensor dense_scale = scale.is_contiguous() ? scale : torch::stable::contiguous(scale);
   call_flashinfer(function, kOperator, dl_tensor(dense_weight), dl_tensor(dense_scale),
                   dl_tensor(out), group_size);
@@ -59,8 +57,8 @@ Tensor mxfp4_dequantize_host(Tensor weight, Tensor scale, int64_t group_size) {
 
 void mxfp4_dequantize_host_out(Tensor weight, Tensor scale, int64_t group_size, Tensor out) {
   const std::vector<int64_t> sizes = describe(weight, scale, group_size);
-  check_output(kOperator, "out", out, sizes, contiguous_strides(sizes), ScalarType::Float,
-               "weight", weight);
+  check_output(kOperator, "out", out, sizes, contiguous_strides(sizes), ScalarType::Float, "weight",
+               weight);
   run(weight, scale, group_size, out);
 }
 

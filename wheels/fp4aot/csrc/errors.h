@@ -25,8 +25,8 @@ std::string text(const Parts&... parts) {
 [[noreturn]] inline void argument_error(const char* operator_name, const char* argument,
                                         const std::string& got, const std::string& expected,
                                         const std::string& what_to_do) {
-  fail(operator_name, text("argument '", argument, "': got ", got, ", expected ", expected, "; ",
-                           what_to_do));
+  fail(operator_name,
+       text("argument '", argument, "': got ", got, ", expected ", expected, "; ", what_to_do));
 }
 
 }  // namespace fp4aot

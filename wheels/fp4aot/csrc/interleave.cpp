@@ -79,8 +79,8 @@ Tensor block_scale_interleave(Tensor unswizzled_sf) {
 void block_scale_interleave_out(Tensor unswizzled_sf, Tensor out) {
   check_interleave(unswizzled_sf);
   check_cuda(interleave_kernel, "unswizzled_sf", unswizzled_sf);
-  check_output(interleave_kernel.operator_name(), "out", out, interleaved_sizes(unswizzled_sf),
-               {1}, unswizzled_sf.scalar_type(), "unswizzled_sf", unswizzled_sf);
+  check_output(interleave_kernel.operator_name(), "out", out, interleaved_sizes(unswizzled_sf), {1},
+               unswizzled_sf.scalar_type(), "unswizzled_sf", unswizzled_sf);
   launch(interleave_kernel, unswizzled_sf, out);
 }
 

@@ -71,14 +71,15 @@ TVMFFISafeCallType KernelFunction::look_up(int device) const {
   const Capability capability = device_capability(operator_name_, device);
   if (const KernelEntry* entry = find_kernel(function_, capability)) return entry->call;
   const std::string carried = carried_images(function_);
-  fail(operator_name_,
-       text("device cuda:", device, " (", device_name(device), ", compute capability ",
-            capability.major, ".", capability.minor, ") has no compiled kernel in this wheel, which ",
-            carried.empty() ? std::string("does not carry this function at all")
-                            : text("carries ", carried),
-            "; install a fp4aot wheel that covers compute capability ", capability.major, ".",
-            capability.minor, " if there is one (FP4 quantization and GEMM need 10.0 or newer), or "
-            "run `python -m fp4aot doctor` to see what fits"));
+  fail(operator_name_, text("device cuda:", device, " (", device_name(device),
+                            ", compute capability ", capability.major, ".", capability.minor,
+                            ") has no compiled kernel in this wheel, which ",
+                            carried.empty() ? std::string("does not carry this function at all")
+                                            : text("carries ", carried),
+                            "; install a fp4aot wheel that covers compute capability ",
+                            capability.major, ".", capability.minor,
+                            " if there is one (FP4 quantization and GEMM need 10.0 or newer), or "
+                            "run `python -m fp4aot doctor` to see what fits"));
 }
 
 TVMFFISafeCallType KernelFunction::for_host() {

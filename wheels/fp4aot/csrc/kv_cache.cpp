@@ -44,14 +44,15 @@ std::vector<int64_t> describe_plain(const Tensor& fp4_data, const Tensor& block_
   const int64_t m = fp4_data.size(0);
   const int64_t k = fp4_data.size(1) * 2;
   if (k % kBlock != 0) {
-    argument_error(name, "fp4_data", text("shape ", shape_text(fp4_data), " (", k, " values a row)"),
+    argument_error(name, "fp4_data",
+                   text("shape ", shape_text(fp4_data), " (", k, " values a row)"),
                    text("a multiple of ", kBlock, " values a row"), "pad the rows");
   }
   check_dtype(name, "block_scales", block_scales, {ScalarType::Byte, ScalarType::Float8_e4m3fn});
-  if (!has_layout(block_scales, {m, k / kBlock}, {block_scales.stride(0), block_scales.stride(-1)})) {
+  if (!has_layout(block_scales, {m, k / kBlock},
+                  {block_scales.stride(0), block_scales.stride(-1)})) {
     argument_error(name, "block_scales", text("shape ", shape_text(block_scales)),
-                   text("[", m, ", ", k / kBlock, "]"),
-                   "pass one linear scale for each 16 values");
+                   text("[", m, ", ", k / kBlock, "]"), "pass one linear scale for each 16 values");
   }
   check_same_device(name, "block_scales", block_scales, "fp4_data", fp4_data);
   check_scalar_scale(name, "global_scale", global_scale, "fp4_data", fp4_data);
@@ -117,9 +118,10 @@ void check_cache(const char* argument, const Tensor& cache, const char* scale_ar
   }
   for (int64_t i = 0; i < 3; ++i) {
     if (cache.size(i) != reference.size(i)) {
-      argument_error(name, argument, text("shape ", shape_text(cache)),
-                     text("the pages, page size and heads of paged_k_cache ", shape_text(reference)),
-                     "pass caches of one layout");
+      argument_error(
+          name, argument, text("shape ", shape_text(cache)),
+          text("the pages, page size and heads of paged_k_cache ", shape_text(reference)),
+          "pass caches of one layout");
     }
     if (scales.size(i) != cache.size(i)) {
       argument_error(name, scale_argument, text("shape ", shape_text(scales)),
@@ -136,8 +138,9 @@ void check_cache(const char* argument, const Tensor& cache, const char* scale_ar
                    "make the last dimension contiguous");
   }
   if (scales.stride(3) != 1 && scales.size(3) > 1) {
-    argument_error(name, scale_argument, text("stride ", scales.stride(3), " in the last dimension"),
-                   "1", "make the last dimension contiguous");
+    argument_error(name, scale_argument,
+                   text("stride ", scales.stride(3), " in the last dimension"), "1",
+                   "make the last dimension contiguous");
   }
 }
 
@@ -175,11 +178,11 @@ PagedShape describe_paged(const PagedCache& cache, int64_t max_seq_len) {
                    "pass the longest sequence length");
   }
   if (cache.block_tables.size(1) * shape.page_size < max_seq_len) {
-    argument_error(name, "block_tables",
-                   text("shape ", shape_text(cache.block_tables), " with pages of ",
-                        shape.page_size),
-                   text("pages for ", max_seq_len, " tokens"),
-                   "pass more pages a request, or a smaller max_seq_len");
+    argument_error(
+        name, "block_tables",
+        text("shape ", shape_text(cache.block_tables), " with pages of ", shape.page_size),
+        text("pages for ", max_seq_len, " tokens"),
+        "pass more pages a request, or a smaller max_seq_len");
   }
   check_int32(name, "max_seq_len", shape.batch * max_seq_len * shape.heads,
               "batch * max_seq_len * heads of");
@@ -229,10 +232,12 @@ void nvfp4_kv_dequantize_out(Tensor fp4_data, Tensor block_scales, Tensor global
   launch_plain(fp4_data, block_scales, global_scale, out);
 }
 
-std::tuple<Tensor, Tensor> nvfp4_kv_dequantize_paged(
-    Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, Tensor v_block_scales,
-    Tensor block_tables, Tensor seq_lens, Tensor k_scale, Tensor v_scale, int64_t max_seq_len,
-    ScalarType output_dtype, int64_t kv_layout) {
+std::tuple<Tensor, Tensor> nvfp4_kv_dequantize_paged(Tensor paged_k_cache, Tensor paged_v_cache,
+                                                     Tensor k_block_scales, Tensor v_block_scales,
+                                                     Tensor block_tables, Tensor seq_lens,
+                                                     Tensor k_scale, Tensor v_scale,
+                                                     int64_t max_seq_len, ScalarType output_dtype,
+                                                     int64_t kv_layout) {
   const PagedCache cache{paged_k_cache, paged_v_cache, k_block_scales, v_block_scales, block_tables,
                          seq_lens,      k_scale,       v_scale,        kv_layout};
   const PagedShape shape = describe_paged(cache, max_seq_len);

@@ -1,9 +1,10 @@
 // The operators: schemas, and which C++ function runs them on which dispatch key.
 //
-// Names, argument order and defaults follow FlashInfer's public API. The CPU implementations and the
-// fakes are registered from Python (fp4aot._registration); the two operators for which FlashInfer
-// has no device kernel, e2m1_and_ufp8sf_scale_to_float and mxfp4_dequantize, have no C++ here.
-// An `.out` overload declares its mutations and returns nothing, so that torch can functionalize it.
+// Names, argument order and defaults follow FlashInfer's public API. The CPU implementations and
+// the fakes are registered from Python (fp4aot._registration); the two operators for which
+// FlashInfer has no device kernel, e2m1_and_ufp8sf_scale_to_float and mxfp4_dequantize, have no C++
+// here. An `.out` overload declares its mutations and returns nothing, so that torch can
+// functionalize it.
 #include <cuda_runtime_api.h>
 #include <torch/csrc/stable/library.h>
 
@@ -35,16 +36,16 @@ bool has_kernel(std::string function, int64_t major, int64_t minor) {
 
 }  // namespace
 
-#define FP4_QUANTIZE_ARGUMENTS                                                          \
+#define FP4_QUANTIZE_ARGUMENTS                                                             \
   "Tensor input, Tensor? global_scale=None, int sf_vec_size=16, bool sf_use_ue8m0=False, " \
-  "bool is_sf_swizzled_layout=True, bool is_sf_8x4_layout=False, "                      \
+  "bool is_sf_swizzled_layout=True, bool is_sf_8x4_layout=False, "                         \
   "bool is_global_scale_inversed=False, bool? enable_pdl=None"
-#define SCALE_TO_FLOAT_ARGUMENTS                                                        \
-  "Tensor e2m1_tensor, Tensor ufp8_scale_tensor, Tensor? global_scale_tensor=None, "    \
-  "int sf_vec_size=16, int ufp8_type=1, bool is_sf_swizzled_layout=True, "              \
+#define SCALE_TO_FLOAT_ARGUMENTS                                                     \
+  "Tensor e2m1_tensor, Tensor ufp8_scale_tensor, Tensor? global_scale_tensor=None, " \
+  "int sf_vec_size=16, int ufp8_type=1, bool is_sf_swizzled_layout=True, "           \
   "bool is_sf_8x4_layout=False"
-#define PAGED_CACHE_ARGUMENTS                                                           \
-  "Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, "                 \
+#define PAGED_CACHE_ARGUMENTS                                           \
+  "Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, " \
   "Tensor v_block_scales, Tensor block_tables, Tensor seq_lens, Tensor k_scale, Tensor v_scale"
 
 STABLE_TORCH_LIBRARY(fp4aot, library) {

@@ -45,15 +45,16 @@ void check_format(const Format& format) {
   const bool nvfp4 = format.sf_vec_size == 16 && !format.sf_use_ue8m0;
   const bool mxfp4 = format.sf_vec_size == 32 && format.sf_use_ue8m0;
   if (!nvfp4 && !mxfp4) {
-    argument_error(kOperator, "sf_vec_size",
-                   text(format.sf_vec_size, " with sf_use_ue8m0=",
-                        format.sf_use_ue8m0 ? "True" : "False"),
-                   "16 with sf_use_ue8m0=False (NVFP4) or 32 with sf_use_ue8m0=True (MXFP4)",
-                   "choose one of the two formats");
+    argument_error(
+        kOperator, "sf_vec_size",
+        text(format.sf_vec_size, " with sf_use_ue8m0=", format.sf_use_ue8m0 ? "True" : "False"),
+        "16 with sf_use_ue8m0=False (NVFP4) or 32 with sf_use_ue8m0=True (MXFP4)",
+        "choose one of the two formats");
   }
   if (format.is_sf_8x4_layout && !format.is_sf_swizzled_layout) {
     argument_error(kOperator, "is_sf_8x4_layout", "True with is_sf_swizzled_layout=False",
-                   "False for the linear layout", "pass is_sf_swizzled_layout=True for the 8x4 layout");
+                   "False for the linear layout",
+                   "pass is_sf_swizzled_layout=True for the 8x4 layout");
   }
 }
 
@@ -71,8 +72,8 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
   check_dtype(kOperator, "input", input,
               {ScalarType::Half, ScalarType::BFloat16, ScalarType::Float8_e4m3fn});
   if (input.dim() < 2) {
-    argument_error(kOperator, "input", text("shape ", shape_text(input)),
-                   "two or more dimensions", "use input.unsqueeze(0) for a vector");
+    argument_error(kOperator, "input", text("shape ", shape_text(input)), "two or more dimensions",
+                   "use input.unsqueeze(0) for a vector");
   }
   check_format(format);
 
@@ -87,11 +88,11 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
   Problem problem{matrix, 1, matrix.size(rank - 1), {}, {}, {}, {}};
   for (int64_t i = 0; i + 1 < rank; ++i) problem.m *= matrix.size(i);
   if (problem.k % format.sf_vec_size != 0) {
-    argument_error(kOperator, "input",
-                   text("shape ", shape_text(input), ", where ", problem.k,
-                        " values are quantized along the ",
-                        transposed ? "contiguous second-to-last" : "last", " dimension"),
-                   text("a multiple of ", format.sf_vec_size), "pad that dimension");
+    argument_error(
+        kOperator, "input",
+        text("shape ", shape_text(input), ", where ", problem.k, " values are quantized along the ",
+             transposed ? "contiguous second-to-last" : "last", " dimension"),
+        text("a multiple of ", format.sf_vec_size), "pad that dimension");
   }
   check_int32(kOperator, "input", problem.m, "a number of rows of");
   check_int32(kOperator, "input", problem.k, "a number of columns of");
@@ -109,8 +110,8 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
     argument_error(kOperator, "global_scale", "None", "a float32 tensor (NVFP4 needs one)",
                    "pass 448 * 6 / input.abs().max() as a tensor of shape [1]");
   } else if (format.is_global_scale_inversed) {
-    argument_error(kOperator, "is_global_scale_inversed", "True without a global_scale",
-                   "False", "pass the global_scale that is inverted");
+    argument_error(kOperator, "is_global_scale_inversed", "True without a global_scale", "False",
+                   "pass the global_scale that is inverted");
   }
 
   problem.value_sizes.assign(matrix.sizes().begin(), matrix.sizes().end());
@@ -145,7 +146,8 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
   if (problem.m == 0 || problem.k == 0) return;
   LaunchScope scope(kOperator, device);
   if (!problem.input.is_contiguous()) problem.input = torch::stable::contiguous(problem.input);
-  if (!is_aligned(problem.input, kInputAlignment)) problem.input = torch::stable::clone(problem.input);
+  if (!is_aligned(problem.input, kInputAlignment))
+    problem.input = torch::stable::clone(problem.input);
   std::optional<Tensor> scale = global_scale;
   if (scale.has_value() && !scale->is_contiguous()) scale = torch::stable::contiguous(*scale);
 
@@ -156,8 +158,8 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
   if (scale.has_value()) global_view = dl_tensor(*scale);
   // Programmatic dependent launch is available on every device that these kernels run on.
   call_flashinfer(function, kOperator, input_view,
-                  OptionalTensor{scale.has_value() ? &global_view : nullptr}, value_view, scale_view,
-                  format.sf_vec_size, format.sf_use_ue8m0, format.is_sf_swizzled_layout,
+                  OptionalTensor{scale.has_value() ? &global_view : nullptr}, value_view,
+                  scale_view, format.sf_vec_size, format.sf_use_ue8m0, format.is_sf_swizzled_layout,
                   format.is_sf_8x4_layout, format.is_global_scale_inversed,
                   enable_pdl.value_or(true), kStandardRecipe);
   scope.check_launch();

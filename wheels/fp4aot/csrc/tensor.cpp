@@ -108,8 +108,7 @@ Tensor empty_strided(const std::vector<int64_t>& sizes, const std::vector<int64_
                      ScalarType dtype, const Tensor& like) {
   int32_t device_type = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  const auto code =
-      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
+  const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   AtenTensorHandle handle = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
                                                   strides.data(), code, device_type,

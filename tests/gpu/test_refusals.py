@@ -1,0 +1,132 @@
+"""What must not run on this device is refused by name, before any launch; bad input likewise."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import fp4aot
+from fp4aot import _doctor, _selftest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bad_inputs import EVERY_DEVICE
+
+BLACKWELL_ONLY = ("fp4_quantize", "block_scale_interleave", "block_scale_interleave_reverse")
+
+
+def good_arguments(operator: str) -> tuple:
+    if operator == "fp4_quantize":
+        return torch.randn(32, 4096, dtype=torch.bfloat16, device="cuda"), torch.ones(1).cuda()
+    return (torch.randint(1, 255, (128, 8), dtype=torch.uint8, device="cuda"),)
+
+
+@pytest.mark.parametrize("operator", BLACKWELL_ONLY)
+def test_a_device_without_an_image_is_refused_by_name(operator, capability):
+    if any(t.runs_on(capability) for t in fp4aot._MANIFEST.targets_of(operator)):
+        pytest.fail(f"this wheel covers {capability}: run the suite for covered devices instead")
+    arguments = good_arguments(operator)
+    torch.cuda.synchronize()
+    allocated = torch.cuda.memory_allocated()
+    with pytest.raises(RuntimeError) as caught:
+        getattr(torch.ops.fp4aot, operator)(*arguments)
+    text = str(caught.value)
+    print(text)
+    assert f"compute capability {capability[0]}.{capability[1]}" in text
+    assert torch.cuda.get_device_name(0) in text
+    assert "12.0f" in text
+    assert "doctor" in text
+    assert torch.cuda.memory_allocated() == allocated
+
+
+def test_the_refusal_also_stops_a_capture_and_leaves_the_device_usable():
+    x, scale = good_arguments("fp4_quantize")
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="has no compiled kernel"), torch.cuda.graph(graph):
+        fp4aot.fp4_quantize(x, scale)
+    assert (torch.ones(4, device="cuda") + 1).sum().item() == 8
+
+
+@pytest.mark.parametrize("case", EVERY_DEVICE, ids=[f"{c.operator}-{c.case}" for c in EVERY_DEVICE])
+def test_bad_input_is_refused_in_the_words_of_the_cpu(case):
+    name, _, overload = case.operator.partition(".")
+    arguments, keywords = case.build("cuda:0")
+    operator = getattr(getattr(torch.ops.fp4aot, name), overload or "default")
+    with pytest.raises(RuntimeError) as caught:
+        operator(*arguments, **keywords)
+    for fragment in (f"fp4aot::{name}", *case.fragments):
+        assert re.search(fragment, str(caught.value)), f"{fragment!r} not in: {caught.value}"
+    torch.cuda.synchronize()
+
+
+def test_doctor_says_what_does_not_fit(capability):
+    report = _doctor.examine()
+    assert not report.ok
+    assert report.driver_cuda is not None
+    assert set(BLACKWELL_ONLY) <= set(report.devices[0].missing)
+    assert report.devices[0].runs == ("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged")
+    print(_doctor.render(report))
+
+
+def test_selftest_passes_what_runs_and_names_what_is_refused():
+    report = _selftest.run()
+    print(_selftest.render(report))
+    assert report.count("FAILED") == 0
+    assert report.count("refused") > 0
+    assert not report.ok
+    ran = {o.operator for o in report.outcomes if o.device == "cuda:0" and o.result == "passed"}
+    assert ran == {
+        "e2m1_and_ufp8sf_scale_to_float",
+        "mxfp4_dequantize",
+        "nvfp4_kv_dequantize",
+        "nvfp4_kv_dequantize_paged",
+    }
+
+
+def test_threads_get_their_own_stream():
+    """The stream is thread-local state of the private TVM-FFI runtime."""
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.randint(0, 256, (512, 512), dtype=torch.uint8, generator=generator).cuda()
+    scales = torch.randint(1, 120, (512, 64), dtype=torch.uint8, generator=generator).cuda()
+    scale = torch.ones(1).cuda()
+    expected = fp4aot.nvfp4_kv_dequantize(packed, scales, scale)
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(200):
+                if not torch.equal(fp4aot.nvfp4_kv_dequantize(packed, scales, scale), expected):
+                    wrong.append(threading.get_ident())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_tensors_on_another_device_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("DID NOT RUN: needs two GPUs")
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.randint(0, 256, (64, 128), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(1, 120, (64, 16), dtype=torch.uint8, generator=generator)
+    scale = torch.ones(1)
+    expected = fp4aot.nvfp4_kv_dequantize(packed, scales, scale)
+    for current in (0, 1):
+        with torch.cuda.device(current):
+            for device in ("cuda:1", "cuda:0", "cuda:1"):
+                arguments = [tensor.to(device) for tensor in (packed, scales, scale)]
+                result = fp4aot.nvfp4_kv_dequantize(*arguments)
+                assert str(result.device) == device
+                assert torch.equal(result.cpu(), expected)
+                assert torch.cuda.current_device() == current
+    with pytest.raises(RuntimeError, match="argument 'global_scale': got device cuda:1"):
+        fp4aot.nvfp4_kv_dequantize(packed.to("cuda:0"), scales.to("cuda:0"), scale.to("cuda:1"))

@@ -1,0 +1,18 @@
+"""Unit tests run on the source tree, without a built library.
+
+Importing ``fp4aot`` loads the library. Here the package is entered beside its ``__init__``: its
+modules are importable, the operators are not registered.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+package = types.ModuleType("fp4aot")
+package.__path__ = [str(ROOT / "wheels" / "fp4aot")]
+sys.modules["fp4aot"] = package
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]

@@ -1,0 +1,138 @@
+"""Runs one case on one device: against the reference, into poisoned buffers, faked and compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fp4aot._selftest.inputs import Case
+
+PASSED, REFUSED, FAILED = "passed", "refused", "FAILED"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case did on one device.
+
+    Parameters
+    ----------
+    operator, variant, device
+        Which call.
+    result
+        ``passed``, ``refused`` (no device image, and the error said so) or ``FAILED``.
+    detail
+        What was compared, or what went wrong.
+    """
+
+    operator: str
+    variant: str
+    device: str
+    result: str
+    detail: str
+
+
+def run_case(case: Case, device: torch.device) -> Outcome:
+    """Run a case and judge it; never raises for a failure of the operator."""
+    try:
+        detail = _check(case, device)
+        result = PASSED
+    except _RefusedError as refusal:
+        result, detail = REFUSED, str(refusal)
+    except Exception as error:
+        result, detail = FAILED, f"{type(error).__name__}: {error}".splitlines()[0]
+    return Outcome(case.operator, case.variant, str(device), result, detail)
+
+
+class _RefusedError(Exception):
+    """The wheel has no image for the device, and the operator said so by name."""
+
+
+class _MismatchError(Exception):
+    """A result is not what it must be."""
+
+
+def _check(case: Case, device: torch.device) -> str:
+    packet = getattr(torch.ops.fp4aot, case.operator)
+    arguments = _moved(case.arguments, device)
+    expected = _tuple(case.reference(*case.arguments))
+    try:
+        eager = _tuple(packet.default(*arguments))
+    except RuntimeError as error:
+        if device.type == "cuda" and "has no compiled kernel in this wheel" in str(error):
+            raise _RefusedError(str(error)) from error
+        raise
+    differing = _compare("eager", eager, expected, case.tie_tolerance)
+
+    names = [argument.name for argument in packet.out._schema.arguments if argument.kwarg_only]
+    buffers = {name: _poisoned(t) for name, t in zip(names, eager, strict=True)}
+    inputs = arguments[: len(packet.out._schema.arguments) - len(names)]
+    if case.operator == "nvfp4_kv_dequantize_paged":
+        # The `.out` form takes the layout but neither the length nor the dtype: buffers have both.
+        inputs = (*arguments[:8], arguments[10])
+        for buffer in buffers.values():
+            buffer.zero_()
+    packet.out(*inputs, **buffers)
+    _compare("out", tuple(buffers[name] for name in names), eager, 0.0)
+
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        faked = _tuple(packet.default(*fakes))
+    for fake, real in zip(faked, eager, strict=True):
+        if (fake.shape, fake.dtype, fake.stride(), fake.device) != (
+            real.shape,
+            real.dtype,
+            real.stride(),
+            real.device,
+        ):
+            raise _MismatchError(f"the fake says {fake!r} and the operator returned {real.shape}")
+
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    # aot_eager traces, functionalizes and runs: inductor would need a C++ compiler on this machine.
+    compiled = torch.compile(packet.default, fullgraph=True, backend="aot_eager")
+    _compare("compiled", _tuple(compiled(*arguments)), eager, 0.0)
+    ties = f", {differing} differ at ties" if case.tie_tolerance else ""
+    return f"eager, out, fake, fullgraph: {_numel(eager)} elements{ties}"
+
+
+def _compare(
+    what: str,
+    got: tuple[torch.Tensor, ...],
+    expected: tuple[torch.Tensor, ...],
+    tolerance: float,
+) -> int:
+    differing = 0
+    for index, (left, right) in enumerate(zip(got, expected, strict=True)):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            raise _MismatchError(
+                f"{what}, result {index}: {list(left.shape)} {left.dtype}, expected "
+                f"{list(right.shape)} {right.dtype}"
+            )
+        count = int((left.cpu() != right.cpu()).sum())
+        if count > tolerance * right.numel():
+            raise _MismatchError(
+                f"{what}, result {index}: {count} of {right.numel()} elements differ"
+            )
+        differing += count
+    return differing
+
+
+def _poisoned(like: torch.Tensor) -> torch.Tensor:
+    """Return a buffer of the same layout in which every byte must be overwritten."""
+    buffer = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    # 0x7F is NaN as E4M3, and a large number in every other dtype here.
+    return buffer.fill_(127)
+
+
+def _moved(arguments: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
+    return tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
+
+
+def _tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _numel(tensors: tuple[torch.Tensor, ...]) -> int:
+    return sum(tensor.numel() for tensor in tensors)

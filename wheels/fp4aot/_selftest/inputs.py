@@ -1,0 +1,198 @@
+"""Random arguments for every operator: distinct magnitudes in every block, never zeros.
+
+Everything is drawn on the CPU from one generator, so that each device gets the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fp4aot._reference import dequantize, interleave, kv_cache, quantize
+
+_SWIZZLED_128X4 = (True, False)
+_SWIZZLED_8X4 = (True, True)
+_LINEAR = (False, False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one operator.
+
+    Parameters
+    ----------
+    operator
+        Its name.
+    variant
+        Formats, layouts and shapes, for the report.
+    arguments
+        Positional arguments, on the CPU.
+    reference
+        The plain PyTorch function that the result must equal.
+    tie_tolerance
+        Share of bytes that may differ: a GPU's approximate reciprocal decides some ties otherwise.
+    devices
+        ``"any"`` or ``"cpu"``.
+    """
+
+    operator: str
+    variant: str
+    arguments: tuple[Any, ...]
+    reference: Callable[..., Any]
+    tie_tolerance: float = 0.0
+    devices: str = "any"
+
+
+def cases(seed: int = 0) -> list[Case]:
+    """Return calls that cover the operators' formats, layouts, dtypes and ranks."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        *_quantization(generator),
+        *_scales(generator),
+        *_dequantization(generator),
+        *_plain_kv(generator),
+        *_paged_kv(generator),
+    ]
+
+
+def blocks(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    """Gaussian values whose blocks of 16 differ in magnitude by up to 2**8."""
+    values = torch.randn(*shape, generator=generator)
+    magnitudes = torch.exp2(
+        torch.randint(-4, 5, (*shape[:-1], shape[-1] // 16), generator=generator)
+    )
+    return values * magnitudes.repeat_interleave(16, dim=-1)
+
+
+def _global_scale(values: torch.Tensor) -> torch.Tensor:
+    return (448 * 6 / values.float().abs().max()).reshape(1)
+
+
+def _quantization(generator: torch.Generator) -> list[Case]:
+    found = []
+
+    def add(variant: str, values: torch.Tensor, scale: torch.Tensor | None, *flags: Any) -> None:
+        found.append(
+            Case("fp4_quantize", variant, (values, scale, *flags), quantize.fp4_quantize, 2e-3)
+        )
+
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        values = blocks(generator, 33, 320).to(dtype)
+        name = str(dtype).removeprefix("torch.")
+        scale = _global_scale(values)
+        add(f"NVFP4 128x4 {name}", values, scale, 16, False, *_SWIZZLED_128X4)
+        add(f"NVFP4 8x4 {name}", values, scale, 16, False, *_SWIZZLED_8X4)
+        add(f"NVFP4 linear {name}", values, scale, 16, False, *_LINEAR)
+        mx_scale = torch.ones(1) if dtype == torch.float8_e4m3fn else None
+        add(f"MXFP4 128x4 {name}", values, mx_scale, 32, True, *_SWIZZLED_128X4)
+        add(f"MXFP4 linear {name}", values, mx_scale, 32, True, *_LINEAR)
+    wide = blocks(generator, 1056, 1024).to(torch.bfloat16)
+    add("NVFP4 128x4 many rows", wide, _global_scale(wide), 16, False, *_SWIZZLED_128X4)
+    batch = blocks(generator, 3, 7, 64).to(torch.bfloat16)
+    add("NVFP4 128x4 3-D", batch, _global_scale(batch), 16, False, *_SWIZZLED_128X4)
+    rows = blocks(generator, 31, 64).to(torch.bfloat16)
+    per_row = 448 * 6 / rows.float().abs().amax(dim=1)
+    add("NVFP4 128x4 scale per row", rows, per_row, 16, False, *_SWIZZLED_128X4)
+    add("NVFP4 128x4 inversed scale", rows, 1 / per_row, 16, False, *_SWIZZLED_128X4, True)
+    column_major = blocks(generator, 48, 64).to(torch.bfloat16).t()
+    scale = _global_scale(column_major)
+    add("NVFP4 128x4 column major", column_major, scale, 16, False, *_SWIZZLED_128X4)
+    return found
+
+
+def _scales(generator: torch.Generator) -> list[Case]:
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randint(1, 256, shape, dtype=torch.uint8, generator=generator)
+
+    forward = interleave.block_scale_interleave
+    name = "block_scale_interleave"
+    return [
+        Case(name, "uint8 2-D", (draw(130, 9),), forward),
+        Case(name, "uint8 3-D", (draw(3, 40, 6),), forward),
+        Case(name, "bfloat16 2-D", (draw(33, 5).to(torch.bfloat16),), forward),
+        Case(
+            "block_scale_interleave_reverse",
+            "uint8 3-D",
+            (draw(2, 256, 8),),
+            interleave.block_scale_interleave_reverse,
+        ),
+    ]
+
+
+def _dequantization(generator: torch.Generator) -> list[Case]:
+    values = blocks(generator, 33, 320).to(torch.bfloat16)
+    scale = _global_scale(values)
+    found = []
+    for name, flags in (("128x4", _SWIZZLED_128X4), ("8x4", _SWIZZLED_8X4), ("linear", _LINEAR)):
+        packed, scales = quantize.fp4_quantize(values, scale, 16, False, *flags)
+        arguments = (packed, scales, 1 / scale, 16, 1, *flags)
+        function = dequantize.e2m1_and_ufp8sf_scale_to_float
+        found.append(Case("e2m1_and_ufp8sf_scale_to_float", f"E4M3 {name}", arguments, function))
+    for number, (name, flags) in enumerate(
+        (("128x4", _SWIZZLED_128X4), ("8x4", _SWIZZLED_8X4), ("linear", _LINEAR))
+    ):
+        packed, scales = quantize.fp4_quantize(values, None, 32, True, *flags)
+        found.append(
+            Case("mxfp4_dequantize", name, (packed, scales, number), dequantize.mxfp4_dequantize)
+        )
+    weight = torch.randint(0, 256, (24, 96), dtype=torch.uint8, generator=generator)
+    exponents = torch.randint(90, 160, (24, 6), dtype=torch.uint8, generator=generator)
+    found.append(
+        Case(
+            "mxfp4_dequantize_host",
+            "FlashInfer's host code",
+            (weight, exponents, 32),
+            dequantize.mxfp4_dequantize_host,
+            devices="cpu",
+        )
+    )
+    return found
+
+
+def _plain_kv(generator: torch.Generator) -> list[Case]:
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        values = blocks(generator, 129, 2048).to(torch.bfloat16)
+        scale = _global_scale(values)
+        packed, scales = quantize.fp4_quantize(values, scale, 16, False, *_LINEAR)
+        arguments = (packed, scales, 1 / scale, dtype)
+        name = str(dtype).removeprefix("torch.")
+        found.append(Case("nvfp4_kv_dequantize", name, arguments, kv_cache.nvfp4_kv_dequantize))
+    return found
+
+
+def _paged_kv(generator: torch.Generator) -> list[Case]:
+    pages, page_size, heads, batch, tokens = 40, 16, 4, 3, 100
+    lengths = torch.tensor([100, 1, 37], dtype=torch.int32)
+    tables = torch.randperm(pages, generator=generator)[: batch * 7].reshape(batch, 7)
+    found = []
+    for layout, (name, order) in enumerate((("NHD", (0, 1, 2, 3)), ("HND", (0, 2, 1, 3)))):
+        parts = []
+        for dim in (128, 64):
+            values = blocks(generator, pages * page_size * heads, dim).to(torch.bfloat16)
+            packed, scales = quantize.fp4_quantize(values, torch.ones(1), 16, False, *_LINEAR)
+            parts.append(
+                [
+                    part.reshape(pages, page_size, heads, -1).permute(order).contiguous()
+                    for part in (packed, scales)
+                ]
+            )
+        (k_cache, k_scales), (v_cache, v_scales) = parts
+        for index_dtype in (torch.int32, torch.int64):
+            arguments = (
+                *(k_cache, v_cache, k_scales, v_scales, tables.to(index_dtype), lengths),
+                *(torch.tensor([0.5]), torch.tensor([2.0]), tokens, torch.bfloat16, layout),
+            )
+            bits = str(index_dtype).removeprefix("torch.")
+            found.append(
+                Case(
+                    "nvfp4_kv_dequantize_paged",
+                    f"{name}, {bits} tables",
+                    arguments,
+                    kv_cache.nvfp4_kv_dequantize_paged,
+                )
+            )
+    return found
