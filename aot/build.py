@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from aot.errors import BuildError
 from aot.pipeline import Prepared
 from aot.process import run
 
+_SHOWN_LINES = 40
 _SOURCE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -142,21 +144,37 @@ def _lines(command: list[str], log: Path, jobs: int) -> Iterator[str]:
 
 
 def relevant(lines: list[str]) -> str:
-    """Return what a failed build says of its cause: from the step that failed to the end.
+    """Return what a failed build says of its cause.
 
-    Compilers print hundreds of warnings about FlashInfer's sources, which hide it otherwise.
+    Compilers print hundreds of warnings about FlashInfer's sources, and the front end repeats at
+    the end that it failed: neither is shown.
     """
-    starts = [i for i, line in enumerate(lines) if "FAILED:" in line or "CMake Error" in line]
-    # The last lines repeat that the front end failed; the cause comes first.
-    return "".join(lines[starts[0] :][:40] if starts else lines[-40:])
+    for index, line in enumerate(lines):
+        if "FAILED:" in line:
+            step = lines[index:]
+            if len(step) <= _SHOWN_LINES:
+                return "".join(step)
+            errors = [text for text in step[1:] if re.search(r"\berror\b", text, re.IGNORECASE)]
+            return "".join([step[0], *errors[:_SHOWN_LINES]])
+        if "CMake Error" in line:
+            # What CMake ran has given its reason before.
+            return "".join(lines[max(0, index - 20) : index + 20])
+    return "".join(lines[-_SHOWN_LINES:])
 
 
 def _seconds(prepared: Prepared) -> dict[str, int]:
-    return {
+    """Estimates by the names that ninja prints: FlashInfer's units, and our own sources."""
+    units = {
         f"{module.name}/{unit.name}": unit.seconds
         for module in prepared.plan.modules
         for unit in module.units
     }
+    runtime = {f"tvm_ffi/{Path(s).stem}": 3 for s in prepared.plan.tvm_ffi_sources}
+    operators = {
+        f"operators/{path.stem}": 5 for path in _SOURCE_ROOT.glob("wheels/fp4aot/csrc/*.cpp")
+    }
+    operators["operators/kernel_entries"] = 5
+    return units | runtime | operators
 
 
 def _cache_counts(prepared: Prepared) -> tuple[int, int] | None:

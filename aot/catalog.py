@@ -194,6 +194,13 @@ NOT_SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
         "shuffle_matrix_a": "plain PyTorch: FlashInfer's works as it is",
         "shuffle_matrix_sf_a": "PyTorch over block_scale_interleave; " + _LATER,
         "silu_and_mul_nvfp4_quantize": "a CuTe-DSL kernel, compiled at run time only",
+        "get_fp4_quantization_module": "returns the JIT module that this package replaces",
+        "NVFP44Over6Config": "the 4-over-6 recipe; " + _LATER,
+        "NVFP44Over6ErrMode": "the 4-over-6 recipe; " + _LATER,
+        "nvfp4_4over6_code": "the 4-over-6 recipe; " + _LATER,
+        "nvfp4_4over6_from_code": "the 4-over-6 recipe; " + _LATER,
+        "nvfp4_e4m3_max": "the 4-over-6 recipe; " + _LATER,
+        "resolve_nvfp4_4over6": "the 4-over-6 recipe; " + _LATER,
     }
 )
 """FlashInfer's public FP4 quantization functions that a wheel does not replace, and why."""

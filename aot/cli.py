@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aot import catalog, pipeline, toolchain, wheel_maker
+from aot import catalog, files, pipeline, toolchain, wheel_maker
 from aot.audit import as_json as as_data
 from aot.audit import audit_wheel, print_report, require_passed
 from aot.build import stop_object_cache
@@ -51,7 +51,7 @@ def _print_json(data: Any) -> None:
 def _megabytes(text: str) -> int | None:
     if not text:
         return None
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise typer.BadParameter(f"--memory-limit is {text!r}; expected megabytes, such as 8000")
     return int(text)
 
@@ -178,6 +178,7 @@ def build(
     flashinfer: FlashInfer = "",
     memory_limit: MemoryLimit = "",
     build_root: BuildRoot = _DEFAULT_ROOT,
+    report: Annotated[Path | None, typer.Option(help="Also write the report here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build a wheel, audit it and put it into a folder; one that fails the audit is not kept."""
@@ -189,6 +190,8 @@ def build(
         finished = wheel_maker.build_wheel(prepared, out, _ERR, limit)
     finally:
         stop_object_cache(prepared)
+    if report is not None:
+        files.write_json(report, finished.to_json())
     if as_json:
         _print_json(finished.to_json())
     else:

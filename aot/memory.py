@@ -54,11 +54,19 @@ def available_megabytes() -> int:
     try:
         limit = (group / "memory.max").read_text().strip()
         if limit != "max":
-            used = int((group / "memory.current").read_text())
+            used = int((group / "memory.current").read_text()) - _reclaimable(group)
             limits.append((int(limit) - used) // 2**20)
     except (OSError, ValueError):
         pass  # no control group, or an old one: the machine's figure stands
     return max(0, min(limits)) if limits else 4096
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of cached files: counted as used, and dropped when a program asks for more."""
+    for line in (group / "memory.stat").read_text().splitlines():
+        if line.startswith("inactive_file "):
+            return int(line.split()[1])
+    return 0
 
 
 def make_schedule(

@@ -14,6 +14,7 @@ from aot.codegen.cmake import cmake_variables
 from aot.codegen.kernel_table import kernel_table
 from aot.codegen.schema_probe import schema_probe
 from aot.environment import FlashInferEnvironment
+from aot.errors import PlanError
 from aot.plan import BuildPlan, Roots, make_plan, preset_named
 from aot.toolchain import HostCompiler, Toolkit
 
@@ -87,6 +88,11 @@ def prepare(
     """
     chosen = preset_named(preset)
     folders = Folders(build_root.resolve())
+    if any(character.isspace() for character in str(folders.root)):
+        raise PlanError(
+            f"the build folder is '{folders.root}'; FlashInfer separates its flags by blanks, so "
+            "its path must have none: move the checkout, or pass another --build-root"
+        )
     host_compiler = toolchain.find_host_compiler()
     report(f"CUDA {cuda or catalog.DEFAULT_CUDA}: finding or installing the toolkit")
     toolkit = toolchain.find_or_install(cuda or catalog.DEFAULT_CUDA, folders.toolchain)

@@ -154,8 +154,22 @@ class BuildPlan:
         Raises
         ------
         PlanError
-            When the hash does not belong to the rest.
+            When it is not a plan, or the hash does not belong to the rest.
         """
+        try:
+            plan = cls._from_data(data)
+            written = data["hash"]
+        except (KeyError, TypeError) as cause:
+            raise PlanError(f"this is not a build plan ({cause!r}); make it anew") from cause
+        if plan.hash != written:
+            raise PlanError(
+                f"the plan's hash is {written[:12]}… and its content gives {plan.hash[:12]}…; "
+                "it was edited or cut off: make it anew"
+            )
+        return plan
+
+    @classmethod
+    def _from_data(cls, data: dict[str, Any]) -> BuildPlan:
         modules = tuple(
             ModulePlan(
                 name=item["name"],
@@ -171,19 +185,13 @@ class BuildPlan:
             )
             for item in data["modules"]
         )
-        plan = cls(
+        return cls(
             data["preset"],
             Versions(**data["versions"]),
             modules,
             tuple(data["tvm_ffi_sources"]),
             tuple(data["added_host_flags"]),
         )
-        if plan.hash != data["hash"]:
-            raise PlanError(
-                f"the plan's hash is {data['hash'][:12]}… and its content gives {plan.hash[:12]}…; "
-                "it was edited or cut off: make it anew"
-            )
-        return plan
 
 
 def preset_named(name: str) -> Preset:

@@ -32,15 +32,16 @@ def parse_line(line: str) -> Finished | None:
 
 
 class Estimate:
-    """Seconds left, from the estimates of the units that are not finished.
+    """Seconds left, from the estimates of all steps.
 
-    The estimates are for one machine: they are scaled by how long the finished ones really took.
+    A build takes as long as its longest step, or as all steps together divided by the compilers at
+    once. The estimates are for one machine: they are scaled once half of the work is finished.
     """
 
     def __init__(self, seconds: Mapping[str, int], jobs: int) -> None:
         self._left = dict(seconds)
         self._total = sum(seconds.values())
-        self._jobs = jobs
+        self._makespan = max(self._total / jobs, max(seconds.values(), default=0))
         self._start = time.monotonic()
 
     def finish(self, text: str) -> None:
@@ -50,13 +51,13 @@ class Estimate:
     def seconds_left(self) -> float:
         """Return the current estimate."""
         left = sum(self._left.values())
+        if left == 0:
+            return 0.0
         done = self._total - left
         elapsed = time.monotonic() - self._start
-        plain = left / self._jobs
-        # Too little is finished to tell how fast this machine is.
-        if done < 0.1 * self._total:
-            return max(plain - elapsed, 1.0) if left else 0.0
-        return elapsed / done * left
+        if done >= self._total / 2:
+            return elapsed / done * left
+        return max(self._makespan - elapsed, 1.0)
 
 
 def follow(lines: Iterable[str], estimate: Estimate, console: Console) -> None:
@@ -75,7 +76,9 @@ def follow(lines: Iterable[str], estimate: Estimate, console: Console) -> None:
             if step is None:
                 continue
             estimate.finish(step.text)
-            left = clock(estimate.seconds_left())
+            # Ninja counts only what is not up to date: an earlier build's units are not among them.
+            over = step.finished == step.total
+            left = clock(0.0 if over else estimate.seconds_left())
             bar.update(
                 task, completed=step.finished, total=step.total, description=step.text, left=left
             )

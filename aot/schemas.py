@@ -33,10 +33,17 @@ def parse_probe(output: str) -> tuple[CompiledSchema, ...]:
         if not line.strip():
             continue
         entry = json.loads(line)
+        name = f"{entry['module']}.{entry['function']}"
         # The schema is JSON within JSON: {"named_args": {"return": [type], "params": [type, ...]}}.
-        signature = json.loads(entry["metadata"]["type_schema"])["named_args"]
-        (result,) = [type_name(item) for item in signature["return"]]
-        arguments = [type_name(item) for item in signature["params"]]
+        try:
+            signature = json.loads(entry["metadata"]["type_schema"])["named_args"]
+            (result,) = [type_name(item) for item in signature["return"]]
+            arguments = [type_name(item) for item in signature["params"]]
+        except (KeyError, ValueError, TypeError) as cause:
+            raise BuildError(
+                f"the type schema of {name} is not of the form that this build reads: "
+                f"{entry['metadata']}; TVM-FFI has changed: adapt aot/schemas.py"
+            ) from cause
         found.append(CompiledSchema(entry["module"], entry["function"], tuple(arguments), result))
     return tuple(found)
 

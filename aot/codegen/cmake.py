@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from aot.errors import PlanError
 from aot.memory import Schedule
 from aot.plan import BuildPlan, Roots, Unit
 
@@ -97,10 +98,14 @@ def _expand(text: str, roots: Roots) -> str:
 
 
 def _set(name: str, values: Iterable[str]) -> str:
-    # Bracket arguments take any text literally; a semicolon would still split a list.
+    # A bracket argument is literal, but a list is split at semicolons, except within square
+    # brackets and after a backslash.
     quoted = []
     for value in values:
-        if ";" in value or "]=]" in value:
-            raise ValueError(f"CMake cannot hold {value!r} in a list")
+        if any(character in value for character in ";[]\n") or value.endswith("\\"):
+            raise PlanError(
+                f"CMake cannot hold {value!r} in a list: build in a folder whose name has no "
+                "semicolon, square bracket, line break or backslash"
+            )
         quoted.append(f"[=[{value}]=]")
     return f"set({name} {' '.join(quoted)})" if quoted else f"set({name})"

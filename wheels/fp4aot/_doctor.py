@@ -185,7 +185,8 @@ def find_problems(
     for device in devices:
         if device.missing:
             major_, minor_ = device.capability
-            carried = sorted({str(t) for name in device.missing for t in manifest.targets_of(name)})
+            targets = {t for name in device.missing for t in manifest.targets_of(name)}
+            carried = [str(target) for target in sorted(targets)]
             problems.append(
                 Problem(
                     f"cuda:{device.index} ({device.name}, compute capability {major_}.{minor_}) "

@@ -80,21 +80,27 @@ def explain(error: OSError, library: Path, torch_version: str) -> ImportError:
     torch_version
         The installed torch.
     """
-    text = str(error)
+    # torch raises a sentence of its own from the dynamic linker's error.
+    text = str(error.__cause__ or error)
+    # "file: what is wrong": the file's own folders say nothing about the cause.
+    reason = text.replace(str(library), library.name)
+    absent = re.search(r"(\S+): cannot open shared object file", reason)
     symbol = re.search(r"undefined symbol: (\w+)", text)
     if symbol and symbol[1].startswith(("aoti_torch_", "torch_")):
         cause = (
             f"PyTorch {torch_version} lacks the stable-ABI function {symbol[1]}; install a newer "
             "PyTorch, or one whose installation is complete"
         )
-    elif "libtorch" in text:
+    elif absent and absent[1].startswith("libtorch"):
         cause = f"PyTorch {torch_version} is installed without its C++ library; reinstall torch"
-    elif "GLIBC_" in text:
+    elif absent and absent[1] != library.name:
+        cause = f"it needs {absent[1]}, which is not on this system; install the package with it"
+    elif "GLIBC_" in reason:
         cause = (
             f"this system's C library ({' '.join(platform.libc_ver())}) is older than the one the "
             "wheel was built for; use a newer distribution, or a wheel with an older manylinux tag"
         )
-    elif "wrong ELF class" in text or "cannot open shared object file" in text:
+    elif absent or "wrong ELF class" in reason or "ELF machine" in reason:
         cause = (
             f"the library was built for another processor than {platform.machine()}; install the "
             "wheel for this platform"
@@ -129,7 +135,7 @@ def load() -> _manifest.Manifest:
     check_torch(torch.__version__)
     try:
         manifest = _manifest.read()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImportError(
             f"fp4aot is damaged: its manifest cannot be read ({error}); {_REINSTALL}. In a source "
             "checkout, build and install the wheel instead: nox -s wheel"

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Target:
     """One GPU target of the compiler, such as ``12.0f``.
 
@@ -99,8 +99,8 @@ def read(folder: Path = PACKAGE) -> Manifest:
 
     Raises
     ------
-    OSError, ValueError, KeyError
-        When it is missing or cut off.
+    OSError, ValueError, KeyError, TypeError
+        When it is missing, cut off or something else.
     """
     data = json.loads((folder / "_manifest.json").read_text(encoding="utf-8"))
     return Manifest(

@@ -89,9 +89,9 @@ def _check(case: Case, device: torch.device) -> str:
         ):
             raise _MismatchError(f"the fake says {fake!r} and the operator returned {real.shape}")
 
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()
     # aot_eager traces, functionalizes and runs: inductor would need a C++ compiler on this machine.
-    compiled = torch.compile(packet.default, fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(packet.default, fullgraph=True, backend="aot_eager")
     _compare("compiled", _tuple(compiled(*arguments)), eager, 0.0)
     ties = f", {differing} differ at ties" if case.tie_tolerance else ""
     return f"eager, out, fake, fullgraph: {_numel(eager)} elements{ties}"

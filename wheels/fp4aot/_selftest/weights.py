@@ -156,7 +156,7 @@ def weight_error(weight: torch.Tensor) -> float:
 
 def output_error(weight: torch.Tensor, rows: int = 77) -> float:
     """Relative error of a compiled quantized layer's output, on Gaussian activations."""
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(rows, weight.shape[1], generator=generator).to(torch.bfloat16)
     layer = torch.compile(NVFP4Layer(weight), fullgraph=True, dynamic=True, backend="aot_eager")

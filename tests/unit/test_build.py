@@ -1,0 +1,188 @@
+"""Running the backend: its log, its failures, and what a person is told of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from packaging.version import Version
+
+from aot import build
+from aot.build import relevant
+from aot.environment import FlashInferEnvironment
+from aot.errors import BuildError
+from aot.pipeline import Folders, Prepared
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.progress import NINJA_STATUS
+from aot.toolchain import HostCompiler, Toolkit
+
+WARNINGS = [f"warning {number}\n" for number in range(300)]
+
+
+def prepared(folder: Path) -> Prepared:
+    units = tuple(
+        Unit(name, f"@FLASHINFER@/{name}.cu", "cuda", (), "0" * 64, 700, seconds)
+        for name, seconds in (("one", 10), ("two", 20))
+    )
+    plan = BuildPlan(
+        preset="quick",
+        versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
+        modules=(ModulePlan("m", "family", ("12.0f",), units, ()),),
+        tvm_ffi_sources=(),
+        added_host_flags=(),
+    )
+    version = Version("13.0")
+    return Prepared(
+        plan,
+        Roots(folder, folder, folder, folder, folder),
+        Toolkit(folder, version, version, folder, None, None, "test", ()),
+        FlashInferEnvironment(folder, Version("0.7.2"), *(folder,) * 5),
+        HostCompiler(folder / "g++", Version("12"), "x86_64"),
+        Folders(folder),
+    )
+
+
+# What is told of a failure
+
+
+def test_a_failed_step_is_shown_from_its_beginning() -> None:
+    failure = ["FAILED: units/m/a.o\n", "nvcc -c a.cu\n", "a.cu(5): error: no such thing\n"]
+    end = ["ninja: build stopped: subcommand failed.\n", "error: subprocess-exited\n"]
+    assert relevant([*WARNINGS, *failure, *end]) == "".join([*failure, *end])
+
+
+def test_the_first_of_several_failures_is_shown() -> None:
+    text = relevant([*WARNINGS, "FAILED: first\n", "why\n", "FAILED: second\n"])
+    assert text.startswith("FAILED: first\nwhy\n")
+
+
+def test_cmake_errors_count() -> None:
+    lines = ["CMake Error at CMakeLists.txt:12 (find_package):\n", "  Could NOT find Python\n"]
+    text = relevant([*WARNINGS, *lines])
+    assert text.endswith("".join(lines))
+    assert len(text.splitlines()) <= 40
+
+
+def test_without_a_failed_step_the_end_is_shown() -> None:
+    assert relevant(WARNINGS) == "".join(WARNINGS[-40:])
+    assert relevant(["only this\n"]) == "only this\n"
+    assert relevant([]) == ""
+
+
+def test_what_is_shown_stays_short() -> None:
+    assert len(relevant(["FAILED: a\n", *WARNINGS]).splitlines()) <= 60
+
+
+def test_the_error_is_shown_however_many_warnings_its_unit_has() -> None:
+    lines = ["FAILED: units/m/a.o\n", "nvcc -c a.cu\n", *WARNINGS, "a.cu(5): error: no such\n"]
+    assert "error: no such" in relevant([*lines, "ninja: build stopped.\n"])
+
+
+def test_the_reason_for_no_plan_is_shown() -> None:
+    lines = [
+        "BuildError: quantization needs about 1300 MB to compile and the limit is 900 MB\n",
+        "CMake Error at CMakeLists.txt:28 (message):\n",
+        "  No build plan: the reason is above.\n",
+    ]
+    assert "1300 MB" in relevant([*WARNINGS, *lines])
+
+
+# Running it
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-c", code]
+
+
+def test_output_is_passed_on_and_logged(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    code = "import sys; print('one'); sys.stdout.flush(); print('two', file=sys.stderr)"
+    assert list(build._lines(python(code), log, 2)) == ["one\n", "two\n"]
+    assert log.read_text() == "one\ntwo\n"
+
+
+def test_the_backend_gets_the_jobs_and_ninjas_format(tmp_path: Path) -> None:
+    code = (
+        "import os; print(os.environ['CMAKE_BUILD_PARALLEL_LEVEL']);"
+        "print(os.environ['NINJA_STATUS'] + '|')"
+    )
+    lines = list(build._lines(python(code), tmp_path / "build.log", 7))
+    assert lines == ["7\n", f"{NINJA_STATUS}|\n"]
+
+
+def test_a_failure_names_its_code_the_log_and_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    code = "print('much'); print('FAILED: a.o'); print('a.cu: error'); raise SystemExit(3)"
+    with pytest.raises(BuildError) as caught:
+        list(build._lines(python(code), log, 1))
+    message = str(caught.value)
+    assert "exit code 3" in message
+    assert str(log) in message
+    assert message.endswith("FAILED: a.o\na.cu: error\n")
+    assert log.read_text().startswith("much\n")
+
+
+def test_output_that_is_not_text_does_not_stop_the_build(tmp_path: Path) -> None:
+    code = r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"
+    assert len(list(build._lines(python(code), tmp_path / "build.log", 1))) == 1
+
+
+def test_the_command_builds_this_plan_in_its_own_folder(tmp_path: Path) -> None:
+    command = build._command(prepared(tmp_path), tmp_path / "out", 8000)
+    settings = dict(
+        item.removeprefix("--config-settings=").split("=", 1)
+        for item in command
+        if item.startswith("--config-settings=")
+    )
+    assert settings == {
+        "build-dir": str(tmp_path / "wheel"),
+        "cmake.define.FP4AOT_PRESET": "quick",
+        "cmake.define.FP4AOT_CUDA": "13.0",
+        "cmake.define.FP4AOT_FLASHINFER": "0.7.2",
+        "cmake.define.FP4AOT_MEMORY_LIMIT": "8000",
+        "cmake.define.FP4AOT_BUILD_ROOT": str(tmp_path),
+    }
+    # Nothing is downloaded into the build: what it needs is already there.
+    assert {"--no-deps", "--no-build-isolation"} <= set(command)
+    assert command[command.index("--wheel-dir") + 1] == str(tmp_path / "out")
+
+
+def test_the_estimate_has_the_names_that_ninja_prints(tmp_path: Path) -> None:
+    cmake = (Path(build.__file__).parents[1] / "CMakeLists.txt").read_text()
+    assert 'COMMENT "compile ${description}"' in cmake
+    assert "${FP4AOT_POOL_${module}_${unit}} ${module}/${unit}" in cmake
+    assert "${FP4AOT_OWN_POOL} tvm_ffi/${name}" in cmake
+    assert "${FP4AOT_OWN_POOL} operators/${name}" in cmake
+    start = prepared(tmp_path)
+    plan = dataclasses.replace(start.plan, tvm_ffi_sources=("src/ffi/extra/env_c_api.cc",))
+    seconds = build._seconds(dataclasses.replace(start, plan=plan))
+    assert (seconds["m/one"], seconds["m/two"]) == (10, 20)
+    own = {name for name in seconds if not name.startswith("m/")}
+    sources = Path(build.__file__).parents[1].glob("wheels/fp4aot/csrc/*.cpp")
+    assert own == {"tvm_ffi/env_c_api", *(f"operators/{path.stem}" for path in sources)}
+
+
+# The object cache
+
+
+def test_cache_counts_are_those_of_this_build() -> None:
+    assert build._cache_difference((3, 10), (5, 11)) == (2, 1)
+    assert build._cache_difference(None, (5, 11)) == (None, None)
+    assert build._cache_difference((5, 11), None) == (None, None)
+
+
+def test_cache_counts_are_summed_over_languages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = (
+        '{"stats": {"cache_hits": {"counts": {"C/C++": 3, "CUDA": 2}},'
+        ' "cache_misses": {"counts": {}}}}'
+    )
+    monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: Path("/bin/sccache"))
+    monkeypatch.setattr(build, "run", lambda *_, **__: SimpleNamespace(stdout=answer))
+    assert build._cache_counts(prepared(tmp_path)) == (5, 0)
+    monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: None)
+    assert build._cache_counts(prepared(tmp_path)) is None

@@ -1,0 +1,244 @@
+"""The doctor: what does not fit, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fp4aot import _doctor
+from fp4aot._doctor import Device, Report, describe_device, device_operators, find_problems, render
+from fp4aot._manifest import Manifest, Module, Target
+
+
+def make_manifest(cuda: str = "13.0", quantization: str = "12.0f") -> Manifest:
+    return Manifest(
+        version="0.1.0",
+        preset="quick",
+        plan_hash="ab" * 32,
+        versions=(("cuda", cuda), ("cuda_compiler", f"{cuda}.88"), ("flashinfer", "0.7.2")),
+        modules=(
+            Module(
+                *("fp4_quantization", "quantization"),
+                tuple(map(Target.parse, quantization.split())),
+                (
+                    ("fp4_quantize", "fp4_quantize"),
+                    ("mxfp4_dequantize_host", "mxfp4_dequantize_host"),
+                ),
+            ),
+            Module(
+                *("fp4_kv_dequant", "kv_cache"),
+                (Target(9, 0, "a"), Target(12, 0, "f")),
+                (("nvfp4_kv_dequant", "nvfp4_kv_dequantize"),),
+            ),
+        ),
+        library_name="libfp4aot.so",
+        library_size=1,
+        library_sha256="cd" * 32,
+    )
+
+
+MANIFEST = make_manifest()
+BOTH = ("fp4_quantize", "nvfp4_kv_dequantize")
+
+
+def device(capability: tuple[int, int], index: int = 0, manifest: Manifest = MANIFEST) -> Device:
+    return describe_device(manifest, index, "a GPU", capability)
+
+
+def report(
+    driver: str | None = "13.0",
+    torch_cuda: str | None = "13.0",
+    devices: tuple[Device, ...] = (),
+    manifest: Manifest = MANIFEST,
+) -> Report:
+    problems = tuple(find_problems(manifest, driver, torch_cuda, devices))
+    return Report(manifest, "3.12.1", "2.11.0", torch_cuda, driver, devices, problems)
+
+
+# Devices
+
+
+def test_host_operators_need_no_device() -> None:
+    assert device_operators(MANIFEST) == list(BOTH)
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs", "missing"),
+    [
+        ((12, 0), BOTH, ()),
+        # DGX Spark runs the family image of 12.0 (case 9).
+        ((12, 1), BOTH, ()),
+        ((9, 0), BOTH[1:], BOTH[:1]),
+        ((10, 0), (), BOTH),
+        ((8, 9), (), BOTH),
+    ],
+)
+def test_operators_are_sorted_by_what_runs(
+    capability: tuple[int, int], runs: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
+    assert device(capability, 3) == Device(3, "a GPU", capability, runs, missing)
+
+
+def test_an_image_of_12_0_alone_does_not_run_on_12_1() -> None:
+    found = device((12, 1), manifest=make_manifest(quantization="12.0a"))
+    assert found.missing == ("fp4_quantize",)
+    assert device((12, 1), manifest=make_manifest(quantization="12.0a 12.1a")).missing == ()
+
+
+# Problems
+
+
+@pytest.mark.parametrize(
+    ("driver", "torch_cuda", "capabilities"),
+    [
+        ("13.0", "13.0", [(12, 0)]),
+        ("13.0", "13.0", [(12, 1)]),
+        # The library brings its own runtime: torch may be of another CUDA, within the driver's.
+        ("13.2", "12.8", [(12, 0), (12, 1)]),
+        ("14.0", "13.0", [(12, 0)]),
+        # A driver and CUDA torch, and no GPU to be seen; or neither.
+        ("13.0", "13.0", []),
+        (None, None, []),
+        (None, "13.0", []),
+    ],
+)
+def test_machines_that_fit(
+    driver: str | None, torch_cuda: str | None, capabilities: list[tuple[int, int]]
+) -> None:
+    devices = tuple(device(c, i) for i, c in enumerate(capabilities))
+    assert find_problems(MANIFEST, driver, torch_cuda, devices) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "minimum"), [("12.8", "13.0", "580"), ("11.8", "12.9", "525")]
+)
+def test_a_driver_that_is_too_old(driver: str, cuda: str, minimum: str) -> None:
+    (problem,) = find_problems(make_manifest(cuda), driver, "13.0", ())
+    assert f"driver supports CUDA {driver}" in problem.what
+    assert f"contains the CUDA {cuda} runtime" in problem.what
+    assert f"update the driver to {minimum} or newer" in problem.remedy
+    assert f"install the fp4aot wheel for CUDA {driver.partition('.')[0]}" in problem.remedy
+
+
+def test_a_driver_is_compared_by_number() -> None:
+    # "9" comes after "13" as text.
+    (problem,) = find_problems(MANIFEST, "9.2", "13.0", ())
+    assert "CUDA 9.2" in problem.what
+    assert find_problems(make_manifest("9.0"), "13.0", "13.0", ()) == []
+
+
+def test_minor_versions_of_the_driver_do_not_matter() -> None:
+    assert find_problems(make_manifest("13.5"), "13.0", "13.0", ()) == []
+
+
+def test_an_unknown_cuda_has_a_remedy_too() -> None:
+    (problem,) = find_problems(make_manifest("15.0"), "13.0", "13.0", ())
+    assert "update the driver to a newer branch or newer" in problem.remedy
+
+
+def test_cpu_torch_on_a_machine_with_a_driver() -> None:
+    (problem,) = find_problems(MANIFEST, "13.0", None, ())
+    assert "this PyTorch is a CPU build" in problem.what
+    assert problem.remedy == "install a CUDA build of PyTorch"
+
+
+@pytest.mark.parametrize(
+    ("capability", "missing", "carried", "remedy"),
+    [
+        ((9, 0), "cannot run fp4_quantize:", ["12.0f"], "use a Blackwell GPU"),
+        ((8, 9), "cannot run fp4_quantize, nvfp4_kv", ["9.0a", "12.0f"], "use a Blackwell GPU"),
+        ((10, 3), "cannot run fp4_quantize, nvfp4_kv", ["9.0a", "12.0f"], "covers compute cap"),
+    ],
+)
+def test_an_uncovered_device_is_named_with_what_there_is(
+    capability: tuple[int, int], missing: str, carried: list[str], remedy: str
+) -> None:
+    (problem,) = find_problems(MANIFEST, "13.0", "13.0", (device((12, 0)), device(capability, 1)))
+    major, minor = capability
+    assert f"cuda:1 (a GPU, compute capability {major}.{minor}) {missing}" in problem.what
+    assert set(re.findall(r"\d+\.\d[af]", problem.what)) == set(carried)
+    assert remedy in problem.remedy
+    if capability >= (10, 0):
+        assert f"{major}.{minor}" in problem.remedy
+
+
+def test_every_problem_is_listed() -> None:
+    devices = (device((9, 0), 0), device((12, 0), 1), device((10, 0), 2))
+    found = find_problems(MANIFEST, "12.9", "12.8", devices)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(13000, "13.0"), (12080, "12.8"), (13050, "13.5"), (0, None)]
+)
+def test_cudas_number_is_a_version(number: int, text: str | None) -> None:
+    assert _doctor._version_text(number) == text
+
+
+# The report
+
+
+def test_no_gpu_is_no_problem_and_is_said() -> None:
+    found = report(driver=None, torch_cuda=None)
+    assert found.ok
+    assert "No GPU" in found.verdict
+    assert "CPU reference" in found.verdict
+    text = render(found)
+    assert "driver   none" in text
+    assert "(CPU build)" in text
+    assert "PROBLEM" not in text
+
+
+def test_all_is_well() -> None:
+    found = report(devices=(device((12, 0)), device((12, 1), 1)))
+    assert found.ok
+    assert found.verdict == "All operators run on all devices present."
+    text = render(found)
+    assert "cuda:0   a GPU, compute capability 12.0" in text
+    assert "cuda:1   a GPU, compute capability 12.1" in text
+    assert "missing" not in text
+    assert text.count("runs:    fp4_quantize, nvfp4_kv_dequantize") == 2
+    assert found.verdict in text
+
+
+def test_a_report_for_people_has_every_problem_and_its_remedy() -> None:
+    found = report("12.8", "12.8", (device((9, 0)), device((8, 9), 1)))
+    assert not found.ok
+    lines = render(found).splitlines()
+    assert len(found.problems) == 3
+    for problem in found.problems:
+        at = lines.index(f"PROBLEM  {problem.what}")
+        assert lines[at + 1] == f"DO       {problem.remedy}"
+    assert "           missing: fp4_quantize" in lines
+    assert "           runs:    nothing" in lines
+    assert found.verdict in lines
+    assert "does not fit" in found.verdict
+
+
+def test_the_wheel_is_described() -> None:
+    text = render(report())
+    assert "fp4aot 0.1.0 (preset quick, FlashInfer 0.7.2, CUDA 13.0.88, plan abababababab)" in text
+    assert re.search(r"fp4_kv_dequant +9\.0a 12\.0f +nvfp4_kv_dequantize", text)
+    assert re.search(r"fp4_quantization +12\.0f +fp4_quantize, mxfp4_dequantize_host", text)
+    assert "PyTorch  2.11.0 (CUDA 13.0)" in text
+    assert "driver   CUDA 13.0" in text
+
+
+def test_a_report_for_machines_has_all_of_it() -> None:
+    found = report(devices=(device((9, 0)),))
+    data = json.loads(json.dumps(found.to_json()))
+    assert data["ok"] is False
+    assert data["verdict"] == found.verdict
+    assert data["wheel"]["modules"] == {
+        "fp4_quantization": ["12.0f"],
+        "fp4_kv_dequant": ["9.0a", "12.0f"],
+    }
+    assert data["wheel"]["versions"]["cuda"] == "13.0"
+    assert (data["driver_cuda"], data["torch_cuda"]) == ("13.0", "13.0")
+    (row,) = data["devices"]
+    assert row["capability"] == [9, 0]
+    assert row["missing"] == ["fp4_quantize"]
+    (problem,) = data["problems"]
+    assert set(problem) == {"what", "remedy"}

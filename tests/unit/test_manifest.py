@@ -1,0 +1,190 @@
+"""What a wheel says of itself, as the run side reads it; and the licence notices."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from aot.catalog import kv_dequantization, quantization
+from aot.errors import BuildError, PlanError
+from aot.files import write_json
+from aot.manifest import make_manifest, read_plan, write_notices
+from aot.plan import BuildPlan, ModulePlan, Roots, Versions
+from aot.wheel_maker import NOTICES
+from fp4aot import _manifest
+
+ROWS = (quantization("12.0f"), kv_dequantization("9.0a", "12.0f"))
+PLAN = BuildPlan(
+    preset="quick",
+    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
+    modules=tuple(
+        ModulePlan(row.name, row.family, row.architectures, (), row.functions) for row in ROWS
+    ),
+    tvm_ffi_sources=("a.cc",),
+    added_host_flags=("-fno-gnu-unique",),
+)
+
+
+def roots(folder: Path) -> Roots:
+    site = folder / "venv/site-packages"
+    return Roots(
+        flashinfer=site / "flashinfer/data",
+        tvm_ffi=site / "tvm_ffi",
+        torch=site / "torch",
+        cuda=folder / "toolkit/nvidia/cu13",
+        python_include=folder / "include",
+    )
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "libfp4aot.so"
+    path.write_bytes(b"\x7fELF and so on")
+    return path
+
+
+# The manifest
+
+
+def test_the_run_side_reads_what_the_build_side_writes(tmp_path: Path, library: Path) -> None:
+    write_json(tmp_path / "_manifest.json", make_manifest(PLAN, library, "1.2.3"))
+    manifest = _manifest.read(tmp_path)
+    assert (manifest.version, manifest.preset) == ("1.2.3", "quick")
+    assert manifest.plan_hash == PLAN.hash
+    assert manifest.cuda_version == "13.0"
+    assert dict(manifest.versions) == {
+        "flashinfer": "0.7.2",
+        "tvm_ffi": "0.1.15",
+        "cuda": "13.0",
+        "cuda_compiler": "13.0.88",
+        "torch_minimum": "2.10",
+        "torch_headers": "2.13.0",
+    }
+    assert [module.name for module in manifest.modules] == [row.name for row in ROWS]
+    for module, row in zip(manifest.modules, ROWS, strict=True):
+        assert module.family == row.family
+        assert tuple(map(str, module.targets)) == row.architectures
+        assert dict(module.functions) == {
+            function.name: function.operator for function in row.functions if function.operator
+        }
+
+
+def test_the_library_is_identified(library: Path) -> None:
+    data = make_manifest(PLAN, library, "1")["library"]
+    content = library.read_bytes()
+    assert data == {
+        "name": "libfp4aot.so",
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def test_a_plan_is_read_back_with_its_roots(tmp_path: Path) -> None:
+    where = roots(tmp_path)
+    write_json(tmp_path / "plan.json", PLAN.to_json())
+    write_json(tmp_path / "roots.json", {name: str(path) for name, path in vars(where).items()})
+    assert read_plan(tmp_path) == (PLAN, where)
+
+    write_json(tmp_path / "plan.json", PLAN.to_json() | {"preset": "full"})
+    with pytest.raises(PlanError, match="make it anew"):
+        read_plan(tmp_path)
+
+
+# The notices
+
+NOTICE = "/*\n * Copyright (c) somebody\n * Licensed under the Apache License\n */\n#pragma once\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Roots:
+    """As much of the packages as the notices come from."""
+    where = roots(tmp_path)
+    site = where.tvm_ffi.parent
+    spdlog = "spdlog/include/spdlog"
+    for path, text in {
+        site / "flashinfer_python-0.7.2.dist-info/licenses/LICENSE": "FlashInfer's",
+        site / "apache_tvm_ffi-0.1.15.dist-info/licenses/LICENSE": "TVM-FFI's",
+        site / "apache_tvm_ffi-0.1.15.dist-info/licenses/NOTICE": "TVM-FFI's notice",
+        # Older packages have it one folder further up.
+        site / "torch-2.13.0.dist-info/LICENSE": "torch's",
+        where.flashinfer / "cutlass/include/cutlass/cutlass.h": NOTICE,
+        where.flashinfer / "cccl/cub/cub/cub.cuh": NOTICE,
+        where.flashinfer / "csrc/nv_internal/cpp/kernels/quantization.cu": NOTICE,
+        where.flashinfer / spdlog / "spdlog.h": "// Copyright\n// MIT License\n#pragma once\n",
+        where.flashinfer / spdlog / "fmt/bundled/fmt.license.rst": "fmt's",
+        where.tvm_ffi / "include/dlpack/dlpack.h": "/*!\n * Copyright\n *\n\n */\ncode\n",
+        tmp_path / "toolkit/nvidia_cuda_runtime-13.0.dist-info/licenses/License.txt": "NVIDIA's",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return where
+
+
+def test_everybody_whose_code_is_linked_in_has_a_notice(installed: Roots, tmp_path: Path) -> None:
+    folder = tmp_path / "notices"
+    folder.mkdir()
+    (folder / "outdated.txt").write_text("of an older build")
+    write_notices(installed, folder)
+    names = {path.name for path in folder.iterdir()}
+    assert "outdated.txt" not in names
+    for owner in NOTICES:
+        assert any(name.startswith(f"{owner}-") for name in names), owner
+    assert all(any(name.startswith(f"{owner}-") for owner in NOTICES) for name in names)
+    assert (folder / "pytorch-LICENSE.txt").read_text() == "torch's"
+    assert (folder / "cuda-runtime-LICENSE.txt").read_text() == "NVIDIA's"
+
+
+def test_only_the_comment_at_the_head_is_taken(installed: Roots, tmp_path: Path) -> None:
+    write_notices(installed, tmp_path / "notices")
+    text = (tmp_path / "notices" / "cutlass-NOTICE.txt").read_text()
+    assert "Licensed under the Apache License" in text
+    assert "#pragma once" not in text
+    spdlog = (tmp_path / "notices" / "spdlog-NOTICE.txt").read_text()
+    assert spdlog == "// Copyright\n// MIT License\n"
+
+
+@pytest.mark.parametrize("name", ["EULA.txt", "LICENSE"])
+def test_an_installed_toolkit_has_its_terms_in_its_folder(
+    installed: Roots, tmp_path: Path, name: str
+) -> None:
+    cuda = tmp_path / "usr/local/cuda"
+    cuda.mkdir(parents=True)
+    (cuda / name).write_text("terms")
+    write_notices(dataclasses.replace(installed, cuda=cuda), tmp_path / "notices")
+    assert (tmp_path / "notices" / "cuda-runtime-LICENSE.txt").read_text() == "terms"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("site-packages/flashinfer_python-*/**/LICENSE", "flashinfer_python.* ships no LICENSE"),
+        ("site-packages/apache_tvm_ffi-*/**/NOTICE", "apache_tvm_ffi.* ships no NOTICE"),
+        ("site-packages/torch-*/**/LICENSE", "torch.* ships no LICENSE"),
+        ("**/cutlass.h", r"cutlass\.h is not there"),
+        ("**/fmt.license.rst", r"fmt\.license\.rst is not there"),
+        ("**/dlpack.h", r"dlpack\.h is not there"),
+        ("**/License.txt", "no licence of the CUDA runtime"),
+    ],
+)
+def test_a_missing_notice_is_an_error(
+    installed: Roots, tmp_path: Path, pattern: str, complaint: str
+) -> None:
+    (found,) = [
+        path
+        for base in (tmp_path / "venv", tmp_path / "toolkit")
+        for path in base.glob(pattern)
+        if path.is_file()
+    ]
+    found.unlink()
+    with pytest.raises(BuildError, match=complaint):
+        write_notices(installed, tmp_path / "notices")
+
+
+def test_a_header_that_lost_its_notice_is_an_error(installed: Roots, tmp_path: Path) -> None:
+    header = installed.flashinfer / "cccl/cub/cub/cub.cuh"
+    header.write_text("// only a comment\n#pragma once\n// License: below the code\n")
+    with pytest.raises(BuildError, match=r"cub\.cuh does not begin with a licence notice"):
+        write_notices(installed, tmp_path / "notices")

@@ -1,0 +1,394 @@
+"""The build plan: one hash for equal inputs anywhere, and FlashInfer's flags as they are."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from aot import catalog
+from aot.architectures import Architecture
+from aot.catalog import Module, Preset
+from aot.environment import FlashInferEnvironment
+from aot.errors import ArchitectureError, PlanError, ToolchainError
+from aot.plan import (
+    ADDED_DEFINES,
+    ADDED_HOST_FLAGS,
+    BuildPlan,
+    Roots,
+    check_targets,
+    installed_version,
+    make_plan,
+    preset_named,
+)
+from aot.specs import SourceUnit, Specification, SpecificationSet
+from aot.toolchain import Toolkit
+
+TARGETS = tuple(map(Architecture.parse, ("8.0", "9.0a", "10.0a", "12.0", "12.0a", "12.0f")))
+QUICK = catalog.PRESETS["quick"]
+
+
+class Machine:
+    """FlashInfer's files and specifications for the preset `quick`, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = folder / "venv/site-packages"
+        self.data = self.site / "flashinfer/data"
+        self.python_include = folder / "python/include"
+        self.cuda = folder / "cuda"
+        for name, version in (("torch", "2.13.0+cpu"), ("apache-tvm-ffi", "0.1.15.post2")):
+            self.set_version(name, version)
+        self.files = {
+            "csrc/thop/quantize.cpp": "int quantize();\n",
+            "csrc/kernels/quantization.cu": "__global__ void quantize();\n",
+            "csrc/fp4_kv_dequantization.cu": "__global__ void dequantize();\n",
+        }
+        self.flags = {
+            "csrc/thop/quantize.cpp": ["-std=c++17", *self.includes()],
+            # FlashInfer repeats flags, and the order of undoing ones matters.
+            "csrc/kernels/quantization.cu": [
+                *("-DENABLE_FP4", *self.includes(), "-U__CUDA_NO_HALF2_OPERATORS__"),
+                *("-O3", "-DENABLE_FP4", "-gencode=arch=compute_120f,code=sm_120f"),
+            ],
+            "csrc/fp4_kv_dequantization.cu": ["-O3", "-use_fast_math"],
+        }
+
+    def includes(self) -> list[str]:
+        return [
+            *(f"-I{self.data}/csrc", "-isystem", str(self.python_include)),
+            *("-isystem", f"{self.cuda}/include", f"-isystem{self.site}/tvm_ffi/include"),
+        ]
+
+    def set_version(self, name: str, version: str) -> None:
+        normal = name.replace("-", "_")
+        for old in self.site.glob(f"{normal}-*.dist-info"):
+            (old / "METADATA").unlink()
+            old.rmdir()
+        info = self.site / f"{normal}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def environment(self, version: str = "0.7.2") -> FlashInferEnvironment:
+        return FlashInferEnvironment(
+            python=self.folder / "venv/bin/python",
+            version=Version(version),
+            site_packages=self.site,
+            flashinfer_data=self.data,
+            tvm_ffi_root=self.site / "tvm_ffi",
+            torch_include=self.site / "torch/include",
+            torch_lib=self.site / "torch/lib",
+        )
+
+    def toolkit(
+        self, compiler: str = "13.0.88", targets: tuple[Architecture, ...] = TARGETS
+    ) -> Toolkit:
+        full = Version(compiler)
+        return Toolkit(
+            root=self.cuda,
+            version=Version(f"{full.major}.{full.minor}"),
+            compiler_version=full,
+            nvcc=self.cuda / "bin/nvcc",
+            cuobjdump=None,
+            nvdisasm=None,
+            source="test",
+            targets=targets,
+        )
+
+    def unit(self, name: str) -> SourceUnit:
+        path = self.data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.files[name])
+        return SourceUnit(path, tuple(self.flags[name]))
+
+    def specifications(self, version: str = "0.7.2") -> SpecificationSet:
+        *quantization, kv_dequantization = map(self.unit, self.files)
+        return SpecificationSet(
+            flashinfer_version=version,
+            python_include=self.python_include,
+            specifications=(
+                Specification(QUICK.modules[0].name, tuple(quantization)),
+                Specification(QUICK.modules[1].name, (kv_dequantization,)),
+            ),
+        )
+
+    def plan(self, compiler: str = "13.0.88", flashinfer: str = "0.7.2") -> BuildPlan:
+        return make_plan(
+            QUICK,
+            self.specifications(flashinfer),
+            self.environment(flashinfer),
+            self.toolkit(compiler),
+        )[0]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "here")
+
+
+# The hash
+
+
+def test_the_same_inputs_elsewhere_are_the_same_plan(machine: Machine, tmp_path: Path) -> None:
+    elsewhere = Machine(tmp_path / "some" / "quite different place")
+    assert machine.plan() == elsewhere.plan()
+    assert machine.plan().hash == elsewhere.plan().hash
+
+
+def test_no_path_of_the_machine_is_in_the_plan(machine: Machine, tmp_path: Path) -> None:
+    text = json.dumps(machine.plan().to_json())
+    assert str(tmp_path) not in text
+    for token in ("@FLASHINFER@/csrc", "@CUDA@/include", "@PYTHON_INCLUDE@", "@TVM_FFI@/include"):
+        assert token in text
+
+
+def test_labels_of_local_builds_do_not_count(machine: Machine) -> None:
+    before = machine.plan()
+    machine.set_version("torch", "2.13.0+cu130")
+    assert machine.plan().hash == before.hash
+    assert before.versions.torch_headers == "2.13.0"
+
+
+def _change_source(machine: Machine) -> None:
+    machine.files["csrc/kernels/quantization.cu"] += "\n"
+
+
+def _rename_source(machine: Machine) -> None:
+    for mapping in (machine.files, machine.flags):
+        mapping["csrc/thop/quantise.cpp"] = mapping.pop("csrc/thop/quantize.cpp")  # type: ignore[attr-defined]
+    # Still before the KV module's only file.
+    machine.files["csrc/fp4_kv_dequantization.cu"] = machine.files.pop(
+        "csrc/fp4_kv_dequantization.cu"
+    )
+
+
+def _add_flag(machine: Machine) -> None:
+    machine.flags["csrc/thop/quantize.cpp"].append("-DMORE")
+
+
+def _drop_flag(machine: Machine) -> None:
+    machine.flags["csrc/fp4_kv_dequantization.cu"].pop()
+
+
+def _swap_flags(machine: Machine) -> None:
+    machine.flags["csrc/fp4_kv_dequantization.cu"].reverse()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _change_source,
+        _rename_source,
+        _add_flag,
+        _drop_flag,
+        _swap_flags,
+        lambda machine: machine.set_version("apache-tvm-ffi", "0.1.16"),
+        lambda machine: machine.set_version("torch", "2.13.1"),
+    ],
+)
+def test_each_input_changes_the_hash(machine: Machine, change: Callable[[Machine], None]) -> None:
+    before = machine.plan().hash
+    change(machine)
+    assert machine.plan().hash != before
+
+
+def test_versions_change_the_hash(machine: Machine) -> None:
+    hashes = {
+        machine.plan().hash,
+        machine.plan(compiler="13.0.89").hash,
+        machine.plan(compiler="13.1.88").hash,
+        machine.plan(flashinfer="0.7.4").hash,
+    }
+    assert len(hashes) == 4
+
+
+def test_what_is_built_around_the_units_changes_the_hash(machine: Machine) -> None:
+    plan = machine.plan()
+    changed = [
+        dataclasses.replace(plan, preset="other"),
+        dataclasses.replace(plan, modules=plan.modules[:1]),
+        dataclasses.replace(plan, modules=plan.modules[::-1]),
+        dataclasses.replace(plan, tvm_ffi_sources=plan.tvm_ffi_sources[1:]),
+        dataclasses.replace(plan, added_host_flags=()),
+    ]
+    assert len({plan.hash, *(other.hash for other in changed)}) == 1 + len(changed)
+
+
+# Flags (case 6)
+
+
+def test_flashinfers_flags_come_first_all_of_them_and_in_order(machine: Machine) -> None:
+    specifications = machine.specifications()
+    plan, roots = make_plan(QUICK, specifications, machine.environment(), machine.toolkit())
+    pairs = list(
+        zip(
+            (unit for spec in specifications.specifications for unit in spec.units),
+            plan.units,
+            strict=True,
+        )
+    )
+    assert len(pairs) == 3
+    for theirs, ours in pairs:
+        added = (
+            [f"-Xcompiler={flag}" for flag in ADDED_HOST_FLAGS]
+            if theirs.is_cuda
+            else ADDED_HOST_FLAGS
+        )
+        wanted = (*map(roots.tokenize, theirs.flags), *ADDED_DEFINES, *added)
+        assert ours.flags == wanted
+        assert ours.language == ("cuda" if theirs.is_cuda else "c++")
+
+
+def test_host_code_gets_no_unique_symbols(machine: Machine) -> None:
+    for unit in machine.plan().units:
+        flag = "-Xcompiler=-fno-gnu-unique" if unit.language == "cuda" else "-fno-gnu-unique"
+        assert unit.flags.count(flag) == 1
+
+
+def test_the_innermost_folder_gives_the_token() -> None:
+    roots = Roots(
+        flashinfer=Path("/usr/lib/python3/site-packages/flashinfer/data"),
+        tvm_ffi=Path("/usr/lib/python3/site-packages/tvm_ffi"),
+        torch=Path("/usr/lib/python3/site-packages/torch"),
+        cuda=Path("/usr"),
+        python_include=Path("/usr/include/python3.11"),
+    )
+    assert roots.tokenize("-I/usr/include/python3.11") == "-I@PYTHON_INCLUDE@"
+    assert roots.tokenize("-I/usr/include") == "-I@CUDA@/include"
+    assert roots.tokenize(f"-I{roots.torch}/include:{roots.cuda}") == "-I@TORCH@/include:@CUDA@"
+
+
+# Units
+
+
+def test_sources_of_equal_stem_are_told_apart_by_their_folder(machine: Machine) -> None:
+    machine.files = {"csrc/a/op.cu": "1", "csrc/b/op.cu": "2", **machine.files}
+    machine.flags |= {"csrc/a/op.cu": [], "csrc/b/op.cu": []}
+    names = [unit.name for unit in machine.plan().modules[0].units]
+    assert names[:2] == ["a_op", "b_op"]
+
+
+def test_units_that_would_share_an_object_are_refused(machine: Machine) -> None:
+    machine.files = {"csrc/a/op.cu": "1", "csrc/a/op.cpp": "2", **machine.files}
+    machine.flags |= {"csrc/a/op.cu": [], "csrc/a/op.cpp": []}
+    with pytest.raises(PlanError, match=r"share a name.*a_op"):
+        machine.plan()
+
+
+def test_estimates_are_the_catalogues(machine: Machine) -> None:
+    by_name = {unit.name: unit for unit in machine.plan().units}
+    large = by_name["kernels_quantization"]
+    assert large.memory_megabytes == catalog.MEMORY_MEGABYTES["quantization.cu"]
+    assert large.seconds == catalog.SECONDS["quantization.cu"]
+    other = by_name["thop_quantize"]
+    assert other.memory_megabytes == catalog.DEFAULT_MEMORY_MEGABYTES
+    assert other.seconds == catalog.DEFAULT_SECONDS
+
+
+def test_architectures_of_all_modules_are_in_order(machine: Machine) -> None:
+    assert [str(one) for one in machine.plan().architectures] == ["9.0a", "12.0f"]
+
+
+# As a file
+
+
+def test_a_plan_survives_its_file(machine: Machine) -> None:
+    plan = machine.plan()
+    read = BuildPlan.from_json(json.loads(json.dumps(plan.to_json(), indent=2, sort_keys=True)))
+    assert read == plan
+    assert read.hash == plan.hash
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("preset",), "other"),
+        (("hash",), "0" * 64),
+        (("added_host_flags",), []),
+        (("versions", "cuda_compiler"), "13.0.89"),
+        (("modules", 0, "architectures"), ["12.0a"]),
+        (("modules", 0, "functions", 0, "arguments"), ["DLTensor*"]),
+        (("modules", 0, "functions", 0, "operator"), None),
+        (("modules", 0, "units", 0, "flags"), ["-O0"]),
+        (("modules", 0, "units", 0, "sha256"), "0" * 64),
+        (("modules", 1, "units"), []),
+    ],
+)
+def test_an_edited_plan_is_refused(
+    machine: Machine, where: tuple[str | int, ...], value: object
+) -> None:
+    data = json.loads(json.dumps(machine.plan().to_json()))
+    edited = copy.deepcopy(data)
+    place = edited
+    for key in where[:-1]:
+        place = place[key]
+    assert place[where[-1]] != value
+    place[where[-1]] = value
+    with pytest.raises(PlanError, match="edited or cut off: make it anew"):
+        BuildPlan.from_json(edited)
+    assert BuildPlan.from_json(data).hash == data["hash"]
+
+
+# Refusals
+
+
+def test_an_unknown_preset_is_answered_with_those_there_are() -> None:
+    with pytest.raises(PlanError) as caught:
+        preset_named("qick")
+    assert "'qick'" in str(caught.value)
+    for preset in catalog.PRESETS.values():
+        assert f"{preset.name}: {preset.description}" in str(caught.value)
+    assert preset_named("quick") is QUICK
+
+
+def test_specifications_of_another_flashinfer_are_refused(machine: Machine) -> None:
+    with pytest.raises(PlanError, match=r"FlashInfer 0\.7\.20.*pinned to 0\.7\.2;"):
+        make_plan(QUICK, machine.specifications("0.7.20"), machine.environment(), machine.toolkit())
+
+
+def test_an_environment_without_a_package_is_refused(machine: Machine) -> None:
+    with pytest.raises(PlanError, match="ninja is not in"):
+        installed_version(machine.environment(), "ninja")
+
+
+def _module(needs_fp4: bool, *architectures: str) -> Module:
+    return Module("m", "family", "package:function", architectures, needs_fp4, ())
+
+
+def test_a_preset_without_modules_is_refused(machine: Machine) -> None:
+    empty = Preset("empty", "nothing", ())
+    with pytest.raises(PlanError, match="nothing to build"):
+        make_plan(
+            empty,
+            SpecificationSet("0.7.2", machine.python_include, ()),
+            machine.environment(),
+            machine.toolkit(),
+        )
+
+
+@pytest.mark.parametrize("target", ["10.0", "12.0", "9.0a"])
+def test_a_target_without_fp4_is_refused_before_anything_is_read(
+    machine: Machine, target: str
+) -> None:
+    with pytest.raises(ArchitectureError, match=target):
+        check_targets([_module(True, "12.0f", target)], machine.toolkit())
+
+
+def test_targets_without_fp4_are_fine_for_modules_that_need_none(machine: Machine) -> None:
+    check_targets([_module(False, "8.0", "9.0a", "12.0f")], machine.toolkit())
+
+
+def test_a_toolkit_that_builds_fp4_out_is_refused_by_its_version(machine: Machine) -> None:
+    with pytest.raises(ToolchainError, match=r"12\.6"):
+        check_targets([_module(True, "12.0f")], machine.toolkit("12.6.85"))
+
+
+def test_a_toolkit_that_cannot_target_a_module_is_refused(machine: Machine) -> None:
+    toolkit = machine.toolkit(targets=(Architecture.parse("12.0f"),))
+    with pytest.raises(ToolchainError, match=r"cannot target 9\.0a.*targets 12\.0f"):
+        check_targets([_module(True, "12.0f"), _module(False, "9.0a")], toolkit)

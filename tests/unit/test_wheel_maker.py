@@ -1,0 +1,210 @@
+"""What the audit must find, and the platform tag of a tiny wheel."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from rich.console import Console
+
+from aot import wheel_maker
+from aot.architectures import Architecture
+from aot.audit import Finding, LibraryReport, WheelReport
+from aot.build import Compiled
+from aot.environment import FlashInferEnvironment
+from aot.errors import AuditError, BuildError
+from aot.pipeline import Folders, Prepared
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.toolchain import HostCompiler, Toolkit
+from aot.wheel_maker import LIBRARY, NOTICES, FinishedWheel, build_wheel, expectation, tag
+
+
+def unit(name: str, language: str) -> Unit:
+    return Unit(name, f"@FLASHINFER@/{name}", language, (), "0" * 64, 700, 10)
+
+
+PLAN = BuildPlan(
+    preset="test",
+    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
+    modules=(
+        ModulePlan(
+            *("quantization", "q", ("12.0f",)),
+            (unit("a", "cuda"), unit("b", "cuda"), unit("c", "c++")),
+            (),
+        ),
+        ModulePlan("kv", "kv", ("9.0a", "12.0f"), (unit("a", "cuda"),), ()),
+    ),
+    tvm_ffi_sources=(),
+    added_host_flags=(),
+)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    version = Version("13.0")
+    toolkit, site = tmp_path / "toolkit", tmp_path / "site"
+    return Prepared(
+        PLAN,
+        Roots(site, site, site, toolkit, site),
+        Toolkit(toolkit, version, version, toolkit / "bin/nvcc", None, None, "test", ()),
+        FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5),
+        HostCompiler(Path("/usr/bin/g++"), Version("12"), "x86_64"),
+        Folders(tmp_path),
+    )
+
+
+def make_wheel(folder: Path, platform: str = "linux_x86_64") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"fp4aot-0.1.0-py3-none-{platform}.whl"
+    info = "fp4aot-0.1.0.dist-info"
+    contents = {
+        LIBRARY: "library",
+        f"{info}/METADATA": "Metadata-Version: 2.4\nName: fp4aot\nVersion: 0.1.0\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n",
+    }
+    record = ""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in contents.items():
+            archive.writestr(name, text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+            record += f"{name},sha256={digest.decode().rstrip('=')},{len(text)}\n"
+        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+    return path
+
+
+# The expectation (case 7)
+
+
+def test_every_cuda_unit_has_an_image_for_each_target_of_its_module(prepared: Prepared) -> None:
+    (library,) = expectation(prepared).libraries.values()
+    assert library.images == {Architecture.parse("12.0f"): 3, Architecture.parse("9.0a"): 1}
+    assert library.ptx == ()
+    assert library.exports == ()
+
+
+def test_one_library_and_every_notice(prepared: Prepared) -> None:
+    wanted = expectation(prepared)
+    assert list(wanted.libraries) == [LIBRARY]
+    assert wanted.notices == NOTICES
+    assert len(set(NOTICES)) == len(NOTICES)
+
+
+def test_no_folder_of_this_machine_may_be_named(prepared: Prepared) -> None:
+    (library,) = expectation(prepared).libraries.values()
+    checkout = str(Path(wheel_maker.__file__).parents[1])
+    assert set(library.forbidden_prefixes) == {
+        *(str(prepared.folders.root), str(prepared.toolkit.root)),
+        *(str(prepared.environment.site_packages), checkout),
+    }
+
+
+# The tag
+
+
+def test_tag_is_changed_in_the_name_and_in_the_metadata(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    tagged = tag(wheel, "manylinux_2_28_x86_64")
+    assert tagged == tmp_path / "fp4aot-0.1.0-py3-none-manylinux_2_28_x86_64.whl"
+    assert [path.name for path in tmp_path.iterdir()] == [tagged.name]
+    with zipfile.ZipFile(tagged) as archive:
+        metadata = archive.read("fp4aot-0.1.0.dist-info/WHEEL").decode()
+        assert archive.read(LIBRARY) == b"library"
+        record = archive.read("fp4aot-0.1.0.dist-info/RECORD").decode()
+    assert [line for line in metadata.splitlines() if line.startswith("Tag:")] == [
+        "Tag: py3-none-manylinux_2_28_x86_64"
+    ]
+    assert f"{LIBRARY},sha256=" in record
+
+
+def test_the_right_tag_stays(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "manylinux_2_28_x86_64")
+    assert tag(wheel, "manylinux_2_28_x86_64") == wheel
+    assert wheel.is_file()
+
+
+def test_a_file_that_cannot_be_tagged_is_named(tmp_path: Path) -> None:
+    wheel = tmp_path / "fp4aot-0.1.0-py3-none-linux_x86_64.whl"
+    wheel.write_bytes(b"no archive")
+    with pytest.raises(BuildError, match=f"cannot tag {wheel.name} as manylinux_2_28_x86_64"):
+        tag(wheel, "manylinux_2_28_x86_64")
+
+
+# The whole, with a stand-in for the build backend and for the audit
+
+
+def report(wheel: Path, *, passed: bool = True) -> WheelReport:
+    findings = () if passed else (Finding("error", "exports shown", LIBRARY),)
+    return WheelReport(
+        *(wheel.name, 1_500_000, "f" * 64, "manylinux_2_28_x86_64", ()),
+        libraries=(
+            LibraryReport(LIBRARY, 3_000_000, "e" * 64, {}, {}, (), (), (), "2.17", (), findings),
+        ),
+    )
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Compiles nothing; lists the wheels that were audited."""
+    audited: list[str] = []
+
+    def compile_wheel(_: Prepared, out: Path, *__: object) -> Compiled:
+        return Compiled(make_wheel(out), 65.4, 3, 1)
+
+    def audit_wheel(wheel: Path, *_: object) -> WheelReport:
+        audited.append(wheel.name)
+        return report(wheel)
+
+    monkeypatch.setattr(wheel_maker.build, "compile_wheel", compile_wheel)
+    monkeypatch.setattr(wheel_maker, "audit_wheel", audit_wheel)
+    return audited
+
+
+def test_a_wheel_is_audited_before_and_after_it_is_tagged(
+    prepared: Prepared, tmp_path: Path, backend: list[str]
+) -> None:
+    finished = build_wheel(prepared, tmp_path / "dist", Console())
+    name = "fp4aot-0.1.0-py3-none-{}.whl"
+    assert backend == [name.format("linux_x86_64"), name.format("manylinux_2_28_x86_64")]
+    assert finished.wheel == tmp_path / "dist" / backend[1]
+    assert [path.name for path in (tmp_path / "dist").iterdir()] == [backend[1]]
+    assert not list(tmp_path.glob(".audit-*"))
+
+
+def test_a_wheel_that_fails_is_not_kept(
+    prepared: Prepared,
+    tmp_path: Path,
+    backend: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wheel_maker, "audit_wheel", lambda wheel, *_: report(wheel, passed=False))
+    with pytest.raises(AuditError, match="exports shown"):
+        build_wheel(prepared, tmp_path / "dist", Console())
+    assert list(tmp_path.glob("**/*.whl")) == []
+
+
+def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
+    wheel = tmp_path / "fp4aot.whl"
+    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(finished.table())
+    text = captured.get()
+    for part in ("fp4aot.whl", "1.50 MB", "f" * 64, "9.0a 12.0f", "1:05 min", "3 hits, 1 misses"):
+        assert part in text
+    data = finished.to_json()
+    assert data["plan_hash"] == PLAN.hash
+    assert data["modules"] == {"quantization": ("12.0f",), "kv": ("9.0a", "12.0f")}
+    assert (data["size"], data["cache_hits"]) == (1_500_000, 3)
+
+
+def test_without_a_cache_the_summary_does_not_speak_of_one(tmp_path: Path) -> None:
+    wheel = tmp_path / "fp4aot.whl"
+    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 5, None, None), report(wheel))
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(finished.table())
+    assert "cache" not in captured.get()

@@ -1,0 +1,78 @@
+"""An error that FlashInfer raises becomes an exception with its text.
+
+The operators check everything that FlashInfer checks, so no call of theirs gets there: the bridge
+is driven by a small program, linked with the objects of the build.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+
+PROGRAM = r"""
+#include <tvm/ffi/function.h>
+#include <cstdio>
+#include <stdexcept>
+#include "tvm_ffi_call.h"
+
+void always_fails(int64_t number, bool flag) {
+  TVM_FFI_THROW(ValueError) << "cannot take " << number << (flag ? " with" : " without") << " flag";
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(always_fails, always_fails);
+void never_fails(int64_t number) {}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(never_fails, never_fails);
+
+int main() {
+  for (int64_t i = 0; i < 3; ++i) {
+    try {
+      fp4aot::call_flashinfer(__tvm_ffi_always_fails, "some_operator", i, i == 1);
+      return 1;
+    } catch (const std::runtime_error& error) {
+      std::puts(error.what());
+    }
+  }
+  fp4aot::call_flashinfer(__tvm_ffi_never_fails, "some_operator", int64_t{7});
+  try {
+    fp4aot::call_flashinfer(__tvm_ffi_never_fails, "some_operator", true, false);
+    return 1;
+  } catch (const std::runtime_error& error) {
+    std::puts(error.what());
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("bridge")
+    (site_packages,) = BUILD.glob("environments/flashinfer-*/lib/python*/site-packages")
+    (folder / "main.cpp").write_text(PROGRAM)
+    includes = [site_packages / "torch/include", site_packages / "tvm_ffi/include"]
+    command = [
+        *("g++", "-std=c++17", "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
+        *(f"-isystem{path}" for path in includes),
+        f"-I{ROOT / 'wheels/fp4aot/csrc'}",
+        *(folder / "main.cpp", BUILD / "wheel/operators/tvm_ffi_call.o"),
+        *(BUILD / "wheel/tvm_ffi/libtvm_ffi.a", "-Wl,--unresolved-symbols=ignore-all"),
+        *("-o", folder / "program", "-lpthread", "-ldl"),
+    ]
+    subprocess.run(command, check=True)
+    done = subprocess.run([folder / "program"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_kind_and_text_of_each_error_arrive(output):
+    prefix = "fp4aot::some_operator: FlashInfer raised ValueError: cannot take"
+    assert output[0] == f"{prefix} 0 without flag"
+    assert output[1] == f"{prefix} 1 with flag"
+    assert output[2] == f"{prefix} 2 without flag"
+
+
+def test_a_wrong_number_of_arguments_is_an_error(output):
+    assert "fp4aot::some_operator: FlashInfer raised TypeError" in output[3]
+    assert "never_fails" in output[3]
