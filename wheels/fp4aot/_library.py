@@ -84,17 +84,18 @@ def explain(error: OSError, library: Path, torch_version: str) -> ImportError:
     text = str(error.__cause__ or error)
     # "file: what is wrong": the file's own folders say nothing about the cause.
     reason = text.replace(str(library), library.name)
-    absent = re.search(r"(\S+): cannot open shared object file", reason)
+    found = re.search(r"(\S+): cannot open shared object file", reason)
+    absent = Path(found[1]).name if found else ""
     symbol = re.search(r"undefined symbol: (\w+)", text)
     if symbol and symbol[1].startswith(("aoti_torch_", "torch_")):
         cause = (
             f"PyTorch {torch_version} lacks the stable-ABI function {symbol[1]}; install a newer "
             "PyTorch, or one whose installation is complete"
         )
-    elif absent and absent[1].startswith("libtorch"):
+    elif absent.startswith("libtorch"):
         cause = f"PyTorch {torch_version} is installed without its C++ library; reinstall torch"
-    elif absent and absent[1] != library.name:
-        cause = f"it needs {absent[1]}, which is not on this system; install the package with it"
+    elif absent and absent != library.name:
+        cause = f"it needs {absent}, which is not on this system; install the package with it"
     elif "GLIBC_" in reason:
         cause = (
             f"this system's C library ({' '.join(platform.libc_ver())}) is older than the one the "
