@@ -234,3 +234,25 @@ def test_opcheck(operator):
     arguments = [k_cache, v_cache, k_scales, v_scales, tables, lengths, k_scale, v_scale]
     on_gpu = [tensor.cuda() for tensor in arguments]
     torch.library.opcheck(paged.default, (*on_gpu, 150, torch.bfloat16, 0))
+
+
+def test_plain_pytorch_operators_do_not_synchronise_and_can_be_captured():
+    """Two operators have no device kernel in FlashInfer: PyTorch runs them, and must not wait."""
+    values = torch.randn(33, 320).to(torch.bfloat16)
+    scale = (448 * 6 / values.float().abs().max()).reshape(1)
+    arguments = [t.cuda() for t in (*quantize.fp4_quantize(values, scale), 1 / scale)]
+    mx_arguments = [t.cuda() for t in quantize.fp4_quantize(values, None, 32, True)]
+    expected = fp4aot.e2m1_and_ufp8sf_scale_to_float(*arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        fp4aot.e2m1_and_ufp8sf_scale_to_float(*arguments)
+        fp4aot.mxfp4_dequantize(*mx_arguments)
+        fp4aot.nvfp4_kv_dequantize(arguments[0][:, :160], arguments[1][:33], arguments[2])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = fp4aot.e2m1_and_ufp8sf_scale_to_float(*arguments)
+    result.zero_()
+    graph.replay()
+    assert torch.equal(result, expected)
