@@ -15,8 +15,9 @@ from aot.codegen.kernel_table import kernel_table
 from aot.codegen.schema_probe import schema_probe
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
+from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.plan import BuildPlan, Roots, make_plan, preset_named
-from aot.toolchain import HostCompiler, Toolkit
+from aot.toolchain import Toolkit
 
 _UNIX_SOCKET_LIMIT = 100  # sun_path holds 108 bytes
 
@@ -93,7 +94,7 @@ def prepare(
             f"the build folder is '{folders.root}'; FlashInfer separates its flags by blanks, so "
             "its path must have none: move the checkout, or pass another --build-root"
         )
-    host_compiler = toolchain.find_host_compiler()
+    compiler = find_host_compiler()
     report(f"CUDA {cuda or catalog.DEFAULT_CUDA}: finding or installing the toolkit")
     toolkit = toolchain.find_or_install(cuda or catalog.DEFAULT_CUDA, folders.toolchain)
     report(f"FlashInfer {flashinfer or catalog.DEFAULT_FLASHINFER}: preparing its environment")
@@ -103,7 +104,7 @@ def prepare(
     report("reading FlashInfer's specifications")
     specifications = specs.read(chosen.modules, flashinfer_environment, toolkit, folders.workspace)
     plan, roots = make_plan(chosen, specifications, flashinfer_environment, toolkit)
-    return Prepared(plan, roots, toolkit, flashinfer_environment, host_compiler, folders)
+    return Prepared(plan, roots, toolkit, flashinfer_environment, compiler, folders)
 
 
 def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None) -> memory.Schedule:

@@ -1,4 +1,4 @@
-"""Find a CUDA toolkit or install one from packages, and find the host compiler.
+"""Find a CUDA toolkit, or install one from packages.
 
 Each place that is looked at is accepted or rejected with a reason, and the error prints them all.
 """
@@ -6,7 +6,6 @@ Each place that is looked at is accepted or rejected with a reason, and the erro
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import tempfile
@@ -83,25 +82,6 @@ class Toolkit:
                 f"CUDA {self.compiler_version} in {self.root} cannot target {', '.join(missing)}; "
                 f"it targets {', '.join(map(str, self.targets))}. Use a newer toolkit"
             )
-
-
-@dataclass(frozen=True)
-class HostCompiler:
-    """A C++ compiler.
-
-    Parameters
-    ----------
-    path
-        The program.
-    version
-        Its version.
-    machine
-        What it compiles for: ``"x86_64"`` or ``"aarch64"``.
-    """
-
-    path: Path
-    version: Version
-    machine: str
 
 
 @dataclass(frozen=True)
@@ -268,49 +248,6 @@ def install(cuda_version: Version | str, folder: Path) -> Toolkit:
     return installed.toolkit
 
 
-def find_host_compiler(
-    machine: str | None = None, environ: Mapping[str, str] | None = None
-) -> HostCompiler:
-    """Find the compiler: ``$CXX`` where it is set, g++ otherwise.
-
-    Parameters
-    ----------
-    machine
-        What it has to compile for, ``"x86_64"`` or ``"aarch64"``; by default this machine.
-    environ
-        Environment to read; by default that of this process.
-
-    Raises
-    ------
-    ToolchainError
-        When there is none, or it compiles for another machine.
-    """
-    variables = os.environ if environ is None else environ
-    here = platform.machine()
-    target = machine or here
-    named = variables.get("CXX", "").strip()
-    # Cross-compiling takes a compiler of its own; CXX usually names that of this machine.
-    name = named or ("g++" if target == here else f"{target}-linux-gnu-g++")
-    found = shutil.which(name, path=variables.get("PATH", ""))
-    if found is None:
-        raise ToolchainError(_absent(name, target, here, from_cxx=bool(named)))
-    version = _ask(found, "-dumpfullversion", "-dumpversion")
-    try:
-        compiler = HostCompiler(
-            Path(found), Version(version), _ask(found, "-dumpmachine").split("-")[0]
-        )
-    except InvalidVersion:
-        raise ToolchainError(
-            f"{found} tells {version!r} as its version; expected e.g. 13.2.0"
-        ) from None
-    if compiler.machine != target:
-        raise ToolchainError(
-            f"{found} compiles for {compiler.machine}, and the build is for {target}; "
-            f"set CXX to a compiler for {target}, e.g. {target}-linux-gnu-g++"
-        )
-    return compiler
-
-
 def _complete(root: Path) -> None:
     """Give packages the layout that CMake's compiler check expects, and drop what nobody reads."""
     for pattern in _UNUSED_LIBRARIES:
@@ -439,21 +376,4 @@ def _how_to_get(wanted: Version) -> str:
     return (
         f"From packages there are {', '.join(installable) or 'none'}; "
         f"for {wanted}, install NVIDIA's toolkit and set CUDA_HOME to its folder"
-    )
-
-
-def _ask(program: str, *options: str) -> str:
-    return process.run(
-        [program, *options], purpose=f"ask {program} for {options[0]}", error=ToolchainError
-    ).stdout.strip()
-
-
-def _absent(name: str, target: str, here: str, *, from_cxx: bool) -> str:
-    if from_cxx:
-        return f"CXX is {name!r}, and no such program is there; name one program, without options"
-    package = "g++" if target == here else f"g++-{target.replace('_', '-')}-linux-gnu"
-    dnf = "gcc-c++" if target == here else f"gcc-c++-{target}-linux-gnu"
-    return (
-        f"no host compiler for {target}: {name} is not on PATH. "
-        f"Install it (`apt install {package}` or `dnf install {dnf}`), or set CXX"
     )

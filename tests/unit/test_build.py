@@ -14,10 +14,11 @@ from aot import build
 from aot.build import relevant
 from aot.environment import FlashInferEnvironment
 from aot.errors import BuildError
+from aot.host_compiler import HostCompiler
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
 from aot.progress import NINJA_STATUS
-from aot.toolchain import HostCompiler, Toolkit
+from aot.toolchain import Toolkit
 
 WARNINGS = [f"warning {number}\n" for number in range(300)]
 

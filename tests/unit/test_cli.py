@@ -22,9 +22,10 @@ from aot.errors import (
     PlanError,
     ToolchainError,
 )
+from aot.host_compiler import HostCompiler
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
-from aot.toolchain import HostCompiler, Toolkit
+from aot.toolchain import Toolkit
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = BuildPlan(

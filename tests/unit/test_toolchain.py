@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from aot import locks, process, toolchain
+from aot import host_compiler, locks, process, toolchain
 from aot.architectures import Architecture
 from aot.errors import BuildError, ToolchainError
 
@@ -252,22 +252,22 @@ def compiler(path: Path, machine: str = "x86_64", version: str = "13.2.0") -> Pa
 
 def test_the_host_compiler_is_gxx(tmp_path: Path) -> None:
     gxx = compiler(tmp_path / "g++", os.uname().machine)
-    found = toolchain.find_host_compiler(environ={"PATH": str(tmp_path)})
-    assert found == toolchain.HostCompiler(gxx, Version("13.2.0"), os.uname().machine)
+    found = host_compiler.find_host_compiler(environ={"PATH": str(tmp_path)})
+    assert found == host_compiler.HostCompiler(gxx, Version("13.2.0"), os.uname().machine)
 
 
 def test_cxx_is_honoured(tmp_path: Path) -> None:
     compiler(tmp_path / "g++")
     other = compiler(tmp_path / "clang++", version="18.1.3")
     for name in (str(other), "clang++"):
-        found = toolchain.find_host_compiler("x86_64", {"CXX": name, "PATH": str(tmp_path)})
+        found = host_compiler.find_host_compiler("x86_64", {"CXX": name, "PATH": str(tmp_path)})
         assert (found.path, found.version) == (other, Version("18.1.3"))
 
 
 def test_cross_compiling_takes_the_prefixed_compiler(tmp_path: Path) -> None:
     target = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
     cross = compiler(tmp_path / f"{target}-linux-gnu-g++", target)
-    assert toolchain.find_host_compiler(target, {"PATH": str(tmp_path)}).path == cross
+    assert host_compiler.find_host_compiler(target, {"PATH": str(tmp_path)}).path == cross
 
 
 @pytest.mark.parametrize(
@@ -282,19 +282,19 @@ def test_no_compiler_says_how_to_get_one(
     tmp_path: Path, machine: str | None, cxx: str, complaint: str
 ) -> None:
     with pytest.raises(ToolchainError, match=re.escape(complaint)):
-        toolchain.find_host_compiler(machine, {"CXX": cxx, "PATH": str(tmp_path)})
+        host_compiler.find_host_compiler(machine, {"CXX": cxx, "PATH": str(tmp_path)})
 
 
 def test_a_compiler_for_another_machine_is_refused(tmp_path: Path) -> None:
     other = compiler(tmp_path / "g++", "riscv64")
     with pytest.raises(ToolchainError, match="compiles for riscv64, and the build is for x86_64"):
-        toolchain.find_host_compiler("x86_64", {"CXX": str(other), "PATH": str(tmp_path)})
+        host_compiler.find_host_compiler("x86_64", {"CXX": str(other), "PATH": str(tmp_path)})
 
 
 def test_a_compiler_without_a_version_is_refused(tmp_path: Path) -> None:
     other = compiler(tmp_path / "g++", version="none")
     with pytest.raises(ToolchainError, match="tells 'none' as its version"):
-        toolchain.find_host_compiler("x86_64", {"CXX": str(other), "PATH": str(tmp_path)})
+        host_compiler.find_host_compiler("x86_64", {"CXX": str(other), "PATH": str(tmp_path)})
 
 
 # Running programs

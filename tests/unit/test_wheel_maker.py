@@ -17,9 +17,10 @@ from aot.audit import Finding, LibraryReport, WheelReport
 from aot.build import Compiled
 from aot.environment import FlashInferEnvironment
 from aot.errors import AuditError, BuildError
+from aot.host_compiler import HostCompiler
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
-from aot.toolchain import HostCompiler, Toolkit
+from aot.toolchain import Toolkit
 from aot.wheel_maker import LIBRARY, NOTICES, FinishedWheel, build_wheel, expectation, tag
 
 

@@ -1,0 +1,57 @@
+"""Argument validation, shared by the CPU kernels and the fakes.
+
+The C++ kernels make the same checks in the same words (`csrc/checks.cpp` and the operators), so a
+wrong call reads alike on the CPU, on a GPU and while tracing:
+
+    fp4aot::<operator>: argument '<name>': got <what>, expected <what>; <what to do>
+
+An error is a RuntimeError, the only kind that the C++ kernels can raise. Nothing here reads a
+tensor's data. Sizes may be symbolic: a check that would only bound a size (the kernels' 32-bit
+indices) is left to run time then, because a bound would become a condition on the exported program.
+"""
+
+from fp4aot._checks.dequantize import (
+    dequantized_out,
+    e2m1_and_ufp8sf_scale_to_float,
+    mxfp4_dequantize,
+    mxfp4_dequantize_host,
+    mxfp4_dequantize_host_out,
+)
+from fp4aot._checks.interleave import (
+    block_scale_interleave,
+    block_scale_interleave_out,
+    block_scale_interleave_reverse,
+    block_scale_interleave_reverse_out,
+    interleaved_numel,
+)
+from fp4aot._checks.kv_cache import (
+    nvfp4_kv_dequantize,
+    nvfp4_kv_dequantize_out,
+    nvfp4_kv_dequantize_paged,
+    nvfp4_kv_dequantize_paged_out,
+    paged_output_shapes,
+)
+from fp4aot._checks.quantize import (
+    fp4_quantize,
+    fp4_quantize_out,
+)
+
+__all__ = [
+    "block_scale_interleave",
+    "block_scale_interleave_out",
+    "block_scale_interleave_reverse",
+    "block_scale_interleave_reverse_out",
+    "dequantized_out",
+    "e2m1_and_ufp8sf_scale_to_float",
+    "fp4_quantize",
+    "fp4_quantize_out",
+    "interleaved_numel",
+    "mxfp4_dequantize",
+    "mxfp4_dequantize_host",
+    "mxfp4_dequantize_host_out",
+    "nvfp4_kv_dequantize",
+    "nvfp4_kv_dequantize_out",
+    "nvfp4_kv_dequantize_paged",
+    "nvfp4_kv_dequantize_paged_out",
+    "paged_output_shapes",
+]
