@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checks.h"
@@ -63,6 +64,7 @@ struct Problem {
   Tensor input;  // row-major contiguous, aligned
   int64_t m;
   int64_t k;
+  int64_t scale_columns;  // of the row-major scale buffer, padded
   std::vector<int64_t> value_sizes, value_strides;
   std::vector<int64_t> scale_sizes, scale_strides;
 };
@@ -85,7 +87,7 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
     if (!transposed) matrix = input;
   }
   const int64_t rank = matrix.dim();
-  Problem problem{matrix, 1, matrix.size(rank - 1), {}, {}, {}, {}};
+  Problem problem{matrix, 1, matrix.size(rank - 1), 0, {}, {}, {}, {}};
   for (int64_t i = 0; i + 1 < rank; ++i) problem.m *= matrix.size(i);
   if (problem.k % format.sf_vec_size != 0) {
     argument_error(
@@ -124,6 +126,7 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
                                  round_up(columns, 4)}
           : std::vector<int64_t>{problem.m, columns};
   problem.scale_strides = contiguous_strides(problem.scale_sizes);
+  problem.scale_columns = problem.scale_sizes[1];
   if (transposed) {
     const auto last = static_cast<size_t>(rank) - 1;
     std::swap(problem.value_sizes[last - 1], problem.value_sizes[last]);
@@ -139,6 +142,37 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
   return problem;
 }
 
+// FlashInfer 0.7.2 gives fp8 input of this many rows, and of columns divisible by 512, to a kernel
+// whose tensor map the driver refuses (it asks for a float fill value of an integer type; fixed in
+// 0.7.4). Fewer rows take its other kernel: such an input is quantized in parts, each a whole
+// number of scale tiles.
+constexpr int64_t kFp8RowLimit = 1024;
+constexpr int64_t kFp8RowsOfPart = 896;
+
+int64_t rows_of_part(const Problem& problem, const Format& format) {
+  const bool refused = problem.input.scalar_type() == ScalarType::Float8_e4m3fn &&
+                       format.sf_vec_size == 16 && problem.m >= kFp8RowLimit &&
+                       problem.k % 512 == 0;
+  return refused ? kFp8RowsOfPart : problem.m;
+}
+
+// Rows [first, first + count) of a contiguous buffer that is seen as a matrix of `columns`.
+struct RowView {
+  RowView(const Tensor& tensor, int64_t first, int64_t count, int64_t columns)
+      : shape{count, columns}, strides{columns, 1}, view(dl_tensor(tensor)) {
+    view.data = static_cast<char*>(view.data) + first * columns * (view.dtype.bits / 8);
+    view.ndim = 2;
+    view.shape = shape;
+    view.strides = strides;
+  }
+  RowView(const RowView&) = delete;
+  RowView& operator=(const RowView&) = delete;
+
+  int64_t shape[2];
+  int64_t strides[2];
+  DLTensor view;
+};
+
 void launch(Problem& problem, const std::optional<Tensor>& global_scale, const Format& format,
             std::optional<bool> enable_pdl, const Tensor& values, const Tensor& block_scales) {
   const int device = problem.input.get_device_index();
@@ -146,23 +180,30 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
   if (problem.m == 0 || problem.k == 0) return;
   LaunchScope scope(kOperator, device);
   if (!problem.input.is_contiguous()) problem.input = torch::stable::contiguous(problem.input);
-  if (!is_aligned(problem.input, kInputAlignment))
+  if (!is_aligned(problem.input, kInputAlignment)) {
     problem.input = torch::stable::clone(problem.input);
+  }
   std::optional<Tensor> scale = global_scale;
   if (scale.has_value() && !scale->is_contiguous()) scale = torch::stable::contiguous(*scale);
+  const bool scale_per_row = scale.has_value() && scale->numel() > 1;
 
-  const DLTensor input_view = dl_tensor(problem.input);
-  const DLTensor value_view = dl_tensor(values);
-  const DLTensor scale_view = dl_tensor(block_scales);
-  DLTensor global_view{};
-  if (scale.has_value()) global_view = dl_tensor(*scale);
-  // Programmatic dependent launch is available on every device that these kernels run on.
-  call_flashinfer(function, kOperator, input_view,
-                  OptionalTensor{scale.has_value() ? &global_view : nullptr}, value_view,
-                  scale_view, format.sf_vec_size, format.sf_use_ue8m0, format.is_sf_swizzled_layout,
-                  format.is_sf_8x4_layout, format.is_global_scale_inversed,
-                  enable_pdl.value_or(true), kStandardRecipe);
-  scope.check_launch();
+  const int64_t part = rows_of_part(problem, format);
+  for (int64_t first = 0; first < problem.m; first += part) {
+    const int64_t rows = std::min(part, problem.m - first);
+    const RowView input(problem.input, first, rows, problem.k);
+    const RowView packed(values, first, rows, problem.k / 2);
+    const RowView scales(block_scales, first, rows, problem.scale_columns);
+    std::optional<RowView> global;
+    if (scale.has_value())
+      global.emplace(*scale, scale_per_row ? first : 0, scale_per_row ? rows : 1, 1);
+    // Programmatic dependent launch is available on every device that these kernels run on.
+    call_flashinfer(function, kOperator, input.view,
+                    OptionalTensor{global.has_value() ? &global->view : nullptr}, packed.view,
+                    scales.view, format.sf_vec_size, format.sf_use_ue8m0,
+                    format.is_sf_swizzled_layout, format.is_sf_8x4_layout,
+                    format.is_global_scale_inversed, enable_pdl.value_or(true), kStandardRecipe);
+    scope.check_launch();
+  }
 }
 
 }  // namespace

@@ -12,7 +12,10 @@ void throw_raised_error(const char* operator_name) {
   if (error == nullptr) fail(operator_name, "FlashInfer failed without a message");
   const TVMFFIErrorCell* cell = TVMFFIErrorGetCellPtr(error);
   const std::string kind(cell->kind.data, cell->kind.size);
-  const std::string message(cell->message.data, cell->message.size);
+  std::string message(cell->message.data, cell->message.size);
+  // TensorRT-LLM's checks append a stack of addresses, which says nothing to a user.
+  const size_t stack = message.find("\n1  ");
+  if (stack != std::string::npos) message.resize(stack);
   TVMFFIObjectDecRef(error);
   fail(operator_name, text("FlashInfer raised ", kind, ": ", message));
 }
