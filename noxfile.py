@@ -98,11 +98,12 @@ def summary(report: dict, selftest: dict) -> list[str]:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Lint, unit tests, then the tests of the built wheel. Arguments go to the latter's pytest."""
+    """Lint, build, unit tests, tests of the built wheel. Arguments go to the latter's pytest."""
     session.install(*group("build", "torch", "test", "model", "lint"))
     check_style(session)
-    session.run("python", "-m", "pytest", "tests/unit")
+    # First the build: some unit tests look at the toolkit and the environment that it leaves.
     report = build_wheel(session, "quick")
+    session.run("python", "-m", "pytest", "tests/unit")
     session.install("--no-deps", "--force-reinstall", report["wheel"])
     session.run(
         *("python", "-m", "pytest", "tests/wheel", *session.posargs),
