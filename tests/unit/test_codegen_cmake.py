@@ -54,14 +54,14 @@ PLAN = BuildPlan(
     tvm_ffi_sources=("src/ffi/error.cc", "src/ffi/extra/env_c_api.cc"),
     added_host_flags=("-fno-gnu-unique",),
 )
-MAPS = [("/work/build", "/usr/src/build"), ("/work", "/usr/src/fp4aot")]
+MAPS = [("/checkout/build", "/usr/src/build"), ("/checkout", "/usr/src/fp4aot")]
 
 
 def text_of(
     plan: BuildPlan = PLAN,
     roots: Roots = ROOTS,
     schedule: Schedule | None = None,
-    launcher: tuple[str, ...] = ("env", "SCCACHE_DIR=/work/build/cache", "sccache"),
+    launcher: tuple[str, ...] = ("env", "SCCACHE_DIR=/checkout/build/cache", "sccache"),
 ) -> str:
     return cmake_variables(
         plan,
@@ -118,7 +118,7 @@ def test_device_code_is_compiled_with_flashinfers_flags_in_order(
         *("-isystem", "/opt/cuda/include", "-I/site/flashinfer/data/csrc"),
         *("-O3", "-DENABLE_FP4", "-O3", "-gencode=arch=compute_120f,code=sm_120f"),
         "-Xcompiler=-fno-gnu-unique",
-        "-Xcompiler=-ffile-prefix-map=/work/build=/usr/src/build",
+        "-Xcompiler=-ffile-prefix-map=/checkout/build=/usr/src/build",
         "-Xcompiler=-ffile-prefix-map=/work=/usr/src/fp4aot",
     ]
 
@@ -142,7 +142,7 @@ def test_every_unit_of_every_module_is_listed(variables: dict[str, list[str]]) -
 
 def test_what_surrounds_the_units(variables: dict[str, list[str]]) -> None:
     assert variables["FP4AOT_PLAN_HASH"] == [PLAN.hash]
-    assert variables["FP4AOT_LAUNCHER"] == ["env", "SCCACHE_DIR=/work/build/cache", "sccache"]
+    assert variables["FP4AOT_LAUNCHER"] == ["env", "SCCACHE_DIR=/checkout/build/cache", "sccache"]
     assert variables["FP4AOT_HOST_FLAGS"][0] == "-fno-gnu-unique"
     assert variables["FP4AOT_TVM_FFI_SOURCES"] == [
         "/site/tvm_ffi/src/ffi/error.cc",
