@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from aot import catalog, files, pipeline, toolchain, wheel_maker
 from aot.audit import as_json as as_data
 from aot.audit import audit_wheel, print_report, require_passed
 from aot.build import stop_object_cache
-from aot.errors import AotError
+from aot.command_line import (
+    DEFAULT_BUILD_ROOT,
+    ERR,
+    OUT,
+    AsJson,
+    BuildRoot,
+    Cuda,
+    FlashInfer,
+    MemoryLimit,
+    Preset,
+    megabytes,
+    report_step,
+    run,
+)
 from aot.memory import available_megabytes, make_schedule
 from aot.plan import BuildPlan
-from aot.steps import steps
 
 app = typer.Typer(
     help="FlashInfer's FP4 kernels, compiled ahead of time into a wheel.",
@@ -26,38 +36,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# What CMake calls. Hidden: a person has no use for one of them alone.
-app.registered_commands += steps.registered_commands
-
-_OUT = Console()
-_ERR = Console(stderr=True)
-
-Preset = Annotated[str, typer.Option(help="Modules and architectures; see `presets`.")]
-Cuda = Annotated[str, typer.Option(help="CUDA toolkit version; empty for the default.")]
-FlashInfer = Annotated[str, typer.Option(help="FlashInfer version; empty for the default.")]
-BuildRoot = Annotated[Path, typer.Option(help="Folder for everything that is written.")]
-MemoryLimit = Annotated[
-    str, typer.Option(help="Megabytes for all compilers together; empty for what is free.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-_DEFAULT_ROOT = Path(__file__).resolve().parent.parent / "build"
 
 
 def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, default=str))
-
-
-def _megabytes(text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise typer.BadParameter(f"--memory-limit is {text!r}; expected megabytes, such as 8000")
-    return int(text)
-
-
-def _step(text: str) -> None:
-    _ERR.print(f"[dim]{text}[/dim]", highlight=False)
 
 
 @app.command()
@@ -74,14 +56,14 @@ def presets(as_json: AsJson = False) -> None:
     table = Table("preset", "modules", "what it is")
     for name, preset in catalog.PRESETS.items():
         table.add_row(name, str(len(preset.modules)), preset.description)
-    _OUT.print(table)
+    OUT.print(table)
 
 
 @app.command("toolchain")
 def show_toolchain(
     install: Annotated[str, typer.Option(help="Install this CUDA version from packages.")] = "",
     cuda: Cuda = "",
-    build_root: BuildRoot = _DEFAULT_ROOT,
+    build_root: BuildRoot = DEFAULT_BUILD_ROOT,
     as_json: AsJson = False,
 ) -> None:
     """List the CUDA toolkits of this machine and what each can target, or install one."""
@@ -117,7 +99,7 @@ def show_toolchain(
             f"accepted: {kit.compiler_version}" if kit else f"rejected: {candidate.rejection}",
             " ".join(str(target) for target in kit.targets) if kit else "",
         )
-    _OUT.print(table)
+    OUT.print(table)
 
 
 @app.command()
@@ -126,25 +108,21 @@ def plan(
     cuda: Cuda = "",
     flashinfer: FlashInfer = "",
     memory_limit: MemoryLimit = "",
-    build_root: BuildRoot = _DEFAULT_ROOT,
-    write: Annotated[Path | None, typer.Option(help="Write what CMake needs here.")] = None,
+    build_root: BuildRoot = DEFAULT_BUILD_ROOT,
     as_json: AsJson = False,
 ) -> None:
     """Show what would be compiled, with flags and estimates, without compiling it."""
-    limit = _megabytes(memory_limit)
+    limit = megabytes(memory_limit)
     prepared = pipeline.prepare(
-        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
     )
-    if write is not None:
-        pipeline.write(prepared, write, limit)
-        return
     if as_json:
         _print_json(prepared.plan.to_json())
         return
-    _OUT.print(_plan_table(prepared.plan))
+    OUT.print(_plan_table(prepared.plan))
     jobs = make_schedule(prepared.plan.units, limit or available_megabytes()).jobs
     seconds = sum(unit.seconds for unit in prepared.plan.units)
-    _OUT.print(
+    OUT.print(
         f"CUDA {prepared.plan.versions.cuda_compiler}, FlashInfer "
         f"{prepared.plan.versions.flashinfer}, {jobs} compilers at once, about "
         f"{seconds / 60 / jobs:.0f} min; plan {prepared.plan.hash[:16]}",
@@ -177,17 +155,17 @@ def build(
     cuda: Cuda = "",
     flashinfer: FlashInfer = "",
     memory_limit: MemoryLimit = "",
-    build_root: BuildRoot = _DEFAULT_ROOT,
+    build_root: BuildRoot = DEFAULT_BUILD_ROOT,
     report: Annotated[Path | None, typer.Option(help="Also write the report here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build a wheel, audit it and put it into a folder; one that fails the audit is not kept."""
-    limit = _megabytes(memory_limit)
+    limit = megabytes(memory_limit)
     prepared = pipeline.prepare(
-        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
     )
     try:
-        finished = wheel_maker.build_wheel(prepared, out, _ERR, limit)
+        finished = wheel_maker.build_wheel(prepared, out, ERR, limit)
     finally:
         stop_object_cache(prepared)
     if report is not None:
@@ -195,8 +173,8 @@ def build(
     if as_json:
         _print_json(finished.to_json())
     else:
-        print_report(finished.audit, _OUT)
-        _OUT.print(finished.table())
+        print_report(finished.audit, OUT)
+        OUT.print(finished.table())
 
 
 @app.command()
@@ -205,26 +183,21 @@ def audit(
     preset: Preset = "quick",
     cuda: Cuda = "",
     flashinfer: FlashInfer = "",
-    build_root: BuildRoot = _DEFAULT_ROOT,
+    build_root: BuildRoot = DEFAULT_BUILD_ROOT,
     as_json: AsJson = False,
 ) -> None:
     """Compare what is really in a wheel with the plan of a preset."""
     prepared = pipeline.prepare(
-        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=_step
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
     )
     report = audit_wheel(wheel, wheel_maker.expectation(prepared), prepared.toolkit)
     if as_json:
         _print_json(as_data(report))
     else:
-        print_report(report, _OUT)
+        print_report(report, OUT)
     require_passed(report)
 
 
 def main() -> None:
-    """Run one command; an error of ours is printed as it is and gives its own exit code."""
-    try:
-        app()
-    except AotError as error:
-        _ERR.print(f"[bold red]{type(error).__name__}[/bold red]: ", end="")
-        _ERR.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+    """Run one command."""
+    run(app)

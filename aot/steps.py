@@ -1,4 +1,8 @@
-"""The commands that CMake runs between compiling and linking."""
+"""``python -m aot.steps``: the commands that CMake runs.
+
+Apart from the commands for people, because they run wherever `pip wheel .` does: nothing here may
+import more than the build requirements in pyproject.toml.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from aot import files
+from aot import command_line, files, pipeline
+from aot.command_line import (
+    BuildRoot,
+    Cuda,
+    FlashInfer,
+    MemoryLimit,
+    Preset,
+    megabytes,
+    report_step,
+)
 from aot.errors import BuildError
 from aot.link_module import link_module
 from aot.manifest import make_manifest, read_plan, write_notices
@@ -16,21 +29,38 @@ from aot.plan import BuildPlan
 from aot.process import run
 from aot.schemas import check_schemas, parse_probe
 
-steps = typer.Typer()
+steps = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def _plan(path: Path) -> BuildPlan:
     return BuildPlan.from_json(json.loads(path.read_text()))
 
 
-@steps.command("link-module", hidden=True)
+@steps.command("plan")
+def plan_step(
+    preset: Preset,
+    write: Annotated[Path, typer.Option(help="Folder for what CMake needs.")],
+    build_root: BuildRoot,
+    cuda: Cuda = "",
+    flashinfer: FlashInfer = "",
+    memory_limit: MemoryLimit = "",
+) -> None:
+    """Plan a build and write it down."""
+    limit = megabytes(memory_limit)
+    prepared = pipeline.prepare(
+        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
+    )
+    pipeline.write(prepared, write, limit)
+
+
+@steps.command("link-module")
 def link_module_step(plan: Path, module: str, out: Path, objects: list[Path]) -> None:
     """Merge the objects of one module."""
     row = next(item for item in _plan(plan).modules if item.name == module)
     link_module(module, objects, [function.name for function in row.functions], out)
 
 
-@steps.command("check-schemas", hidden=True)
+@steps.command("check-schemas")
 def check_schemas_step(plan: Path, probe: Path, stamp: Path) -> None:
     """Compare the type schemas that the probe prints with the catalogue."""
     done = run([probe], purpose="read the type schemas of the modules", error=BuildError)
@@ -41,7 +71,7 @@ def check_schemas_step(plan: Path, probe: Path, stamp: Path) -> None:
     files.write_json(stamp, [vars(schema) for schema in compiled])
 
 
-@steps.command("manifest", hidden=True)
+@steps.command("manifest")
 def manifest_step(
     plan_folder: Path,
     library: Path,
@@ -54,3 +84,7 @@ def manifest_step(
     write_notices(roots, notices)
     out.unlink(missing_ok=True)
     files.write_json(out, make_manifest(plan, library, version))
+
+
+if __name__ == "__main__":
+    command_line.run(steps)

@@ -119,7 +119,7 @@ def test_device_code_is_compiled_with_flashinfers_flags_in_order(
         *("-O3", "-DENABLE_FP4", "-O3", "-gencode=arch=compute_120f,code=sm_120f"),
         "-Xcompiler=-fno-gnu-unique",
         "-Xcompiler=-ffile-prefix-map=/checkout/build=/usr/src/build",
-        "-Xcompiler=-ffile-prefix-map=/work=/usr/src/fp4aot",
+        "-Xcompiler=-ffile-prefix-map=/checkout=/usr/src/fp4aot",
     ]
 
 
