@@ -256,7 +256,7 @@ def check_fp4_buildable(
 ) -> tuple[Verdict, ...]:
     """Refuse up front what would build without FP4 or not at all.
 
-    Kernels that need no FP4 instruction (KV dequantisation) are not for this check.
+    Kernels that need no FP4 instruction (KV dequantization) are not for this check.
 
     Returns
     -------

@@ -160,7 +160,7 @@ def _change_source(machine: Machine) -> None:
 
 def _rename_source(machine: Machine) -> None:
     for mapping in (machine.files, machine.flags):
-        mapping["csrc/thop/quantise.cpp"] = mapping.pop("csrc/thop/quantize.cpp")  # type: ignore[attr-defined]
+        mapping["csrc/thop/quantize.cpp"] = mapping.pop("csrc/thop/quantize.cpp")  # type: ignore[attr-defined]
     # Still before the KV module's only file.
     machine.files["csrc/fp4_kv_dequantization.cu"] = machine.files.pop(
         "csrc/fp4_kv_dequantization.cu"

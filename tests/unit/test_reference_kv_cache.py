@@ -1,4 +1,4 @@
-"""KV cache dequantisation against scalar arithmetic and a scalar walk of the pages."""
+"""KV cache dequantization against scalar arithmetic and a scalar walk of the pages."""
 
 from __future__ import annotations
 

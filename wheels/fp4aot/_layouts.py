@@ -137,14 +137,14 @@ def unswizzle(buffer: torch.Tensor, layout: SfLayout) -> torch.Tensor:
 
 
 def flattened_rows(shape: Sequence[int]) -> int:
-    """Return the rows of the matrix that quantisation sees: all leading dimensions together."""
+    """Return the rows of the matrix that quantization sees: all leading dimensions together."""
     return math.prod(shape[:-1])
 
 
 def is_column_major(tensor: torch.Tensor) -> bool:
     """Say whether the tensor is the transpose of a contiguous one, and not contiguous itself.
 
-    FlashInfer quantises such an input along its other dimension, the one with stride 1. A tensor
+    FlashInfer quantizes such an input along its other dimension, the one with stride 1. A tensor
     with one column has stride 1 in both dimensions and is contiguous: that is not column major.
     """
     return (

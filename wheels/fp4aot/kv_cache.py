@@ -1,4 +1,4 @@
-"""Dequantisation of NVFP4 KV caches, with FlashInfer's names and argument order.
+"""Dequantization of NVFP4 KV caches, with FlashInfer's names and argument order.
 
 Every function here is one operator call, as in `fp4aot.quantization`.
 """
@@ -18,7 +18,7 @@ def nvfp4_kv_dequantize(
     global_scale: torch.Tensor,
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """Dequantise NVFP4 rows with linear block scales.
+    """Dequantize NVFP4 rows with linear block scales.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def nvfp4_kv_dequantize_paged(
     max_seq_len: int | None = None,
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Gather a paged NVFP4 KV cache into dense, dequantised K and V.
+    """Gather a paged NVFP4 KV cache into dense, dequantized K and V.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Quantisation to FP4 and back, with FlashInfer's names and argument order.
+"""Quantization to FP4 and back, with FlashInfer's names and argument order.
 
 Every function here is one operator call: nothing is compiled, no file is read, no device is
 synchronised, and `torch.compile(fullgraph=True)` traces it without a warm-up call.
@@ -38,14 +38,14 @@ def fp4_quantize(
     backend: str = "cuda",
     nvfp4_4over6: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a tensor to FP4 (E2M1) with one scale factor per block of 16 or 32 values.
+    """Quantize a tensor to FP4 (E2M1) with one scale factor per block of 16 or 32 values.
 
     Parameters
     ----------
     input
         `[..., M, K]` of dtype float16, bfloat16 or float8_e4m3fn. Blocks run along K, which must be
         divisible by `sf_vec_size`; the leading dimensions together count as rows. A column-major
-        input (the transpose of a contiguous tensor) is quantised along its other dimension, the one
+        input (the transpose of a contiguous tensor) is quantized along its other dimension, the one
         with stride 1, and both results come back transposed. Any other non-contiguous input is
         copied first.
     global_scale
@@ -119,7 +119,7 @@ def nvfp4_quantize(
     out_scale: torch.Tensor | None = None,
     nvfp4_4over6: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to NVFP4: blocks of 16, E4M3 scales. `fp4_quantize` has the details.
+    """Quantize to NVFP4: blocks of 16, E4M3 scales. `fp4_quantize` has the details.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def nvfp4_quantize(
         )
     if do_shuffle:
         raise NotImplementedError(
-            f"fp4aot.{name}: do_shuffle=True is not in this package; quantise with "
+            f"fp4aot.{name}: do_shuffle=True is not in this package; quantize with "
             "sfLayout=SfLayout.layout_linear and shuffle with flashinfer.shuffle_matrix_a and "
             "flashinfer.shuffle_matrix_sf_a"
         )
@@ -187,7 +187,7 @@ def mxfp4_quantize(
     enable_pdl: bool | None = None,
     sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to MXFP4: blocks of 32, UE8M0 scales. `fp4_quantize` has the details.
+    """Quantize to MXFP4: blocks of 32, UE8M0 scales. `fp4_quantize` has the details.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def e2m1_and_ufp8sf_scale_to_float(
     is_sf_swizzled_layout: bool = True,
     is_sf_8x4_layout: bool = False,
 ) -> torch.Tensor:
-    """Dequantise packed FP4 values to float32.
+    """Dequantize packed FP4 values to float32.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def mxfp4_dequantize(
     a_sf: torch.Tensor,
     sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
 ) -> torch.Tensor:
-    """Dequantise MXFP4 (blocks of 32, UE8M0 scales) to float32.
+    """Dequantize MXFP4 (blocks of 32, UE8M0 scales) to float32.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ def mxfp4_dequantize(
 def mxfp4_dequantize_host(
     weight: torch.Tensor, scale: torch.Tensor, group_size: int = 32
 ) -> torch.Tensor:
-    """Dequantise MXFP4 weights on the CPU, with FlashInfer's own host code.
+    """Dequantize MXFP4 weights on the CPU, with FlashInfer's own host code.
 
     Parameters
     ----------

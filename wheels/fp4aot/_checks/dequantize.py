@@ -17,7 +17,7 @@ def e2m1_and_ufp8sf_scale_to_float(
     is_sf_swizzled_layout: bool,
     is_sf_8x4_layout: bool,
 ) -> None:
-    """Refuse what `e2m1_and_ufp8sf_scale_to_float` cannot dequantise."""
+    """Refuse what `e2m1_and_ufp8sf_scale_to_float` cannot dequantize."""
     name = "e2m1_and_ufp8sf_scale_to_float"
     if ufp8_type not in (0, 1):
         common.fail(
@@ -55,7 +55,7 @@ def e2m1_and_ufp8sf_scale_to_float(
 
 
 def mxfp4_dequantize(a_fp4: torch.Tensor, a_sf: torch.Tensor, sf_layout: int) -> None:
-    """Refuse what `mxfp4_dequantize` cannot dequantise."""
+    """Refuse what `mxfp4_dequantize` cannot dequantize."""
     name = "mxfp4_dequantize"
     if sf_layout not in (0, 1, 2):
         common.fail(
@@ -77,7 +77,7 @@ def dequantized_out(operator: str, packed: torch.Tensor, out: torch.Tensor) -> N
 
 
 def mxfp4_dequantize_host(weight: torch.Tensor, scale: torch.Tensor, group_size: int) -> None:
-    """Refuse what the host function cannot dequantise."""
+    """Refuse what the host function cannot dequantize."""
     name = "mxfp4_dequantize_host"
     common.check_dtype(name, "weight", weight, (torch.uint8,))
     common.check_rank(name, "weight", weight, (2,))

@@ -19,7 +19,7 @@ def nvfp4_kv_dequantize(
     global_scale: torch.Tensor,
     output_dtype: torch.dtype,
 ) -> None:
-    """Refuse what `nvfp4_kv_dequantize` cannot dequantise."""
+    """Refuse what `nvfp4_kv_dequantize` cannot dequantize."""
     name = "nvfp4_kv_dequantize"
     common.check_dtype(name, "fp4_data", fp4_data, (torch.uint8,))
     common.check_rank(name, "fp4_data", fp4_data, (2,))

@@ -17,7 +17,7 @@ def fp4_quantize(
     is_sf_8x4_layout: bool,
     is_global_scale_inversed: bool,
 ) -> None:
-    """Refuse what `fp4_quantize` cannot quantise."""
+    """Refuse what `fp4_quantize` cannot quantize."""
     name = "fp4_quantize"
     common.check_dtype(name, "input", input, (torch.float16, torch.bfloat16, torch.float8_e4m3fn))
     if input.dim() < 2:

@@ -22,7 +22,7 @@ def e2m1_and_ufp8sf_scale_to_float(
     is_sf_swizzled_layout: bool = True,
     is_sf_8x4_layout: bool = False,
 ) -> torch.Tensor:
-    """Dequantise with E4M3 or UE8M0 scales (`E2M1AndUFP8SFScaleToFloatV2` in `fp4Op.cpp`)."""
+    """Dequantize with E4M3 or UE8M0 scales (`E2M1AndUFP8SFScaleToFloatV2` in `fp4Op.cpp`)."""
     _checks.e2m1_and_ufp8sf_scale_to_float(
         e2m1_tensor,
         ufp8_scale_tensor,
@@ -53,7 +53,7 @@ def e2m1_and_ufp8sf_scale_to_float_out(
     *,
     out: torch.Tensor,
 ) -> None:
-    """Dequantise into the caller's buffer."""
+    """Dequantize into the caller's buffer."""
     result = e2m1_and_ufp8sf_scale_to_float(
         e2m1_tensor,
         ufp8_scale_tensor,
@@ -68,7 +68,7 @@ def e2m1_and_ufp8sf_scale_to_float_out(
 
 
 def mxfp4_dequantize(a_fp4: torch.Tensor, a_sf: torch.Tensor, sf_layout: int = 0) -> torch.Tensor:
-    """Dequantise MXFP4: blocks of 32, UE8M0 scales read by shifting (code 0 is 0.0)."""
+    """Dequantize MXFP4: blocks of 32, UE8M0 scales read by shifting (code 0 is 0.0)."""
     _checks.mxfp4_dequantize(a_fp4, a_sf, sf_layout)
     scale_codes = _linear_scales(a_fp4, a_sf, 32, _layouts.SfLayout(sf_layout))
     factors = scales.decode_ue8m0_by_shift(scale_codes)
@@ -78,7 +78,7 @@ def mxfp4_dequantize(a_fp4: torch.Tensor, a_sf: torch.Tensor, sf_layout: int = 0
 def mxfp4_dequantize_out(
     a_fp4: torch.Tensor, a_sf: torch.Tensor, sf_layout: int = 0, *, out: torch.Tensor
 ) -> None:
-    """Dequantise MXFP4 into the caller's buffer."""
+    """Dequantize MXFP4 into the caller's buffer."""
     result = mxfp4_dequantize(a_fp4, a_sf, sf_layout)
     _checks.dequantized_out("mxfp4_dequantize", a_fp4, out)
     out.copy_(result)

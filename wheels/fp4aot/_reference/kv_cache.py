@@ -1,4 +1,4 @@
-"""Dequantisation of an NVFP4 KV cache in plain PyTorch.
+"""Dequantization of an NVFP4 KV cache in plain PyTorch.
 
 The arithmetic is that of FlashInfer 0.7.2's `fp4_kv_dequantization.cu`: value x block scale, then
 x global scale, each product rounded to float32 (subnormals flushed, `-use_fast_math`), then rounded
@@ -20,7 +20,7 @@ def nvfp4_kv_dequantize(
     global_scale: torch.Tensor,
     output_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Dequantise `[M, K / 2]` with linear block scales `[M, K / 16]`."""
+    """Dequantize `[M, K / 2]` with linear block scales `[M, K / 16]`."""
     _checks.nvfp4_kv_dequantize(fp4_data, block_scales, global_scale, output_dtype)
     return _dequantize(fp4_data, block_scales, global_scale, output_dtype)
 
@@ -32,7 +32,7 @@ def nvfp4_kv_dequantize_out(
     *,
     out: torch.Tensor,
 ) -> None:
-    """Dequantise into the caller's buffer, whose dtype is the output dtype."""
+    """Dequantize into the caller's buffer, whose dtype is the output dtype."""
     _checks.nvfp4_kv_dequantize_out(fp4_data, block_scales, global_scale, out)
     out.copy_(_dequantize(fp4_data, block_scales, global_scale, out.dtype))
 
@@ -50,7 +50,7 @@ def nvfp4_kv_dequantize_paged(
     output_dtype: torch.dtype,
     kv_layout: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather and dequantise; positions that no page backs are zero."""
+    """Gather and dequantize; positions that no page backs are zero."""
     _checks.nvfp4_kv_dequantize_paged(
         paged_k_cache,
         paged_v_cache,
@@ -90,7 +90,7 @@ def nvfp4_kv_dequantize_paged_out(
     output_k: torch.Tensor,
     output_v: torch.Tensor,
 ) -> None:
-    """Gather and dequantise; positions that no page backs keep what the buffers held."""
+    """Gather and dequantize; positions that no page backs keep what the buffers held."""
     _checks.nvfp4_kv_dequantize_paged_out(
         paged_k_cache,
         paged_v_cache,

@@ -1,4 +1,4 @@
-"""Quantisation to FP4 in plain PyTorch: the CPU kernel of `fp4_quantize`, and the tests' oracle.
+"""Quantization to FP4 in plain PyTorch: the CPU kernel of `fp4_quantize`, and the tests' oracle.
 
 Each float32 operation of FlashInfer 0.7.2's kernels is repeated in the kernels' order
 (`cvt_warp_fp16_to_fp4` and `cvt_warp_fp8_to_fp4` in `quantization_utils.cuh`), with the flushing
@@ -45,7 +45,7 @@ def fp4_quantize(
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to FP4. `fp4aot.fp4_quantize` documents arguments and results.
+    """Quantize to FP4. `fp4aot.fp4_quantize` documents arguments and results.
 
     A NaN element becomes +6 and does not count for its block's maximum. A block of nothing but NaN
     has a NaN scale (0x7F or 0xFF). A block whose E4M3 scale underflows to zero while its maximum is
@@ -92,7 +92,7 @@ def fp4_quantize_out(
     values: torch.Tensor,
     block_scales: torch.Tensor,
 ) -> None:
-    """Quantise into the caller's buffers."""
+    """Quantize into the caller's buffers."""
     quantized = fp4_quantize(
         input,
         global_scale,
@@ -146,7 +146,7 @@ def _scaled_codes(elements: torch.Tensor, output_scale: torch.Tensor) -> torch.T
 
 
 def _quantize_to_nvfp4(elements: torch.Tensor, factor: torch.Tensor) -> _Blocks:
-    """Quantise float16 or bfloat16 elements with E4M3 scales."""
+    """Quantize float16 or bfloat16 elements with E4M3 scales."""
     elements = scales.flush_subnormals(elements)
     maximum = _block_maximum(elements)
     scale = scales.multiply(scales.multiply(maximum, _RECIPROCAL_OF_6), factor)
@@ -158,7 +158,7 @@ def _quantize_to_nvfp4(elements: torch.Tensor, factor: torch.Tensor) -> _Blocks:
 
 
 def _quantize_to_mxfp4(elements: torch.Tensor) -> _Blocks:
-    """Quantise float16 or bfloat16 elements with UE8M0 scales. No global scale enters."""
+    """Quantize float16 or bfloat16 elements with UE8M0 scales. No global scale enters."""
     elements = scales.flush_subnormals(elements)
     scale = scales.multiply(_block_maximum(elements), _RECIPROCAL_OF_6)
     scale_codes = scales.encode_ue8m0_round_up(scale)
@@ -167,7 +167,7 @@ def _quantize_to_mxfp4(elements: torch.Tensor) -> _Blocks:
 
 
 def _quantize_from_fp8(elements: torch.Tensor, factor: torch.Tensor, sf_use_ue8m0: bool) -> _Blocks:
-    """Quantise float8_e4m3fn elements, which the kernel first widens to float16.
+    """Quantize float8_e4m3fn elements, which the kernel first widens to float16.
 
     The widening multiplies by 6 / global scale and rounds to float16, where a large value becomes
     infinity and a small one loses bits: both are the kernel's, and are kept.

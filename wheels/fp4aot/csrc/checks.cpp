@@ -46,6 +46,12 @@ void check_same_device(const char* operator_name, const char* argument, const Te
                  "move the tensor there first");
 }
 
+void check_cuda(const char* operator_name, const char* argument, const Tensor& tensor) {
+  if (tensor.is_cuda()) return;
+  argument_error(operator_name, argument, text("device ", device_text(tensor)),
+                 "the CUDA device of the other arguments", "move the tensors to one device");
+}
+
 void check_scalar_scale(const char* operator_name, const char* argument, const Tensor& scale,
                         const char* reference_argument, const Tensor& reference) {
   check_dtype(operator_name, argument, scale, {ScalarType::Float});

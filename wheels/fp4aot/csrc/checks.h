@@ -15,6 +15,8 @@ void check_rank(const char* operator_name, const char* argument, const Tensor& t
                 std::initializer_list<int64_t> accepted);
 void check_same_device(const char* operator_name, const char* argument, const Tensor& tensor,
                        const char* reference_argument, const Tensor& reference);
+// The dispatcher comes to a CUDA kernel when any argument is on a CUDA device: this one must be.
+void check_cuda(const char* operator_name, const char* argument, const Tensor& tensor);
 // float32 on the device of `reference`, one element of any rank.
 void check_scalar_scale(const char* operator_name, const char* argument, const Tensor& scale,
                         const char* reference_argument, const Tensor& reference);

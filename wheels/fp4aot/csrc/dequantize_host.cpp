@@ -1,8 +1,6 @@
 // mxfp4_dequantize_host: FlashInfer's own host code, reached exactly as its kernels are.
 #include "dequantize_host.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include "checks.h"
 #include "errors.h"
 #include "kernel_table.h"
@@ -40,8 +38,8 @@ std::vector<int64_t> describe(const Tensor& weight, const Tensor& scale, int64_t
 void run(const Tensor& weight, const Tensor& scale, int64_t group_size, const Tensor& out) {
   const TVMFFISafeCallType function = kernel.for_host();
   if (out.numel() == 0) return;
-  const Tensor dense_weight = weight.is_contiguous() ? weight : torch::stable::contiguous(weight);
-  const Tensor dense_scale = scale.is_contiguous() ? scale : torch::stable::contiguous(scale);
+  const Tensor dense_weight = dense(weight);
+  const Tensor dense_scale = dense(scale);
   call_flashinfer(function, kOperator, dl_tensor(dense_weight), dl_tensor(dense_scale),
                   dl_tensor(out), group_size);
 }

@@ -1,8 +1,6 @@
 // Block scales from the linear layout into the 128x4 swizzled layout, and back.
 #include "interleave.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
@@ -16,10 +14,6 @@ namespace {
 KernelFunction interleave_kernel{"block_scale_interleave", "block_scale_interleave_sm100"};
 KernelFunction reverse_kernel{"block_scale_interleave_reverse",
                               "block_scale_interleave_reverse_sm100"};
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::vector<int64_t> interleaved_sizes(const Tensor& scales) {
   const int64_t experts = scales.dim() == 3 ? scales.size(0) : 1;
@@ -54,15 +48,9 @@ void launch(KernelFunction& kernel, const Tensor& scales, const Tensor& out) {
   const TVMFFISafeCallType function = kernel.for_device(device);
   if (out.numel() == 0) return;
   LaunchScope scope(kernel.operator_name(), device);
-  const Tensor dense = scales.is_contiguous() ? scales : torch::stable::contiguous(scales);
-  call_flashinfer(function, kernel.operator_name(), dl_tensor(dense), dl_tensor(out));
+  const Tensor contiguous = dense(scales);
+  call_flashinfer(function, kernel.operator_name(), dl_tensor(contiguous), dl_tensor(out));
   scope.check_launch();
-}
-
-void check_cuda(const KernelFunction& kernel, const char* argument, const Tensor& tensor) {
-  if (tensor.is_cuda()) return;
-  argument_error(kernel.operator_name(), argument, text("device ", device_text(tensor)),
-                 "the CUDA device of 'out'", "move the tensors to one device");
 }
 
 }  // namespace
@@ -78,7 +66,7 @@ Tensor block_scale_interleave(Tensor unswizzled_sf) {
 
 void block_scale_interleave_out(Tensor unswizzled_sf, Tensor out) {
   check_interleave(unswizzled_sf);
-  check_cuda(interleave_kernel, "unswizzled_sf", unswizzled_sf);
+  check_cuda(interleave_kernel.operator_name(), "unswizzled_sf", unswizzled_sf);
   check_output(interleave_kernel.operator_name(), "out", out, interleaved_sizes(unswizzled_sf), {1},
                unswizzled_sf.scalar_type(), "unswizzled_sf", unswizzled_sf);
   launch(interleave_kernel, unswizzled_sf, out);
@@ -95,7 +83,7 @@ Tensor block_scale_interleave_reverse(Tensor interleaved_sf) {
 
 void block_scale_interleave_reverse_out(Tensor interleaved_sf, Tensor out) {
   check_reverse(interleaved_sf);
-  check_cuda(reverse_kernel, "interleaved_sf", interleaved_sf);
+  check_cuda(reverse_kernel.operator_name(), "interleaved_sf", interleaved_sf);
   const std::vector<int64_t> sizes = sizes_of(interleaved_sf);
   check_output(reverse_kernel.operator_name(), "out", out, sizes, contiguous_strides(sizes),
                ScalarType::Byte, "interleaved_sf", interleaved_sf);

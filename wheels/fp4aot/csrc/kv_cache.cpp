@@ -20,20 +20,10 @@ constexpr int64_t kMaxScaleBytes = 48 * 1024 - 4;
 KernelFunction plain_kernel{"nvfp4_kv_dequantize", "nvfp4_kv_dequant"};
 KernelFunction paged_kernel{"nvfp4_kv_dequantize_paged", "nvfp4_paged_kv_dequant"};
 
-Tensor dense(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
-}
-
 void check_output_dtype(const char* operator_name, ScalarType dtype) {
   if (is_one_of(dtype, {ScalarType::Half, ScalarType::BFloat16})) return;
   argument_error(operator_name, "output_dtype", dtype_name(dtype),
                  "torch.bfloat16 or torch.float16", "convert the result instead");
-}
-
-void check_cuda(const char* operator_name, const char* argument, const Tensor& tensor) {
-  if (tensor.is_cuda()) return;
-  argument_error(operator_name, argument, text("device ", device_text(tensor)),
-                 "the CUDA device of the other arguments", "move the tensors to one device");
 }
 
 std::vector<int64_t> describe_plain(const Tensor& fp4_data, const Tensor& block_scales,

@@ -32,10 +32,6 @@ struct Format {
   bool is_global_scale_inversed;
 };
 
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // A column-major input is quantized along its other dimension: FlashInfer transposes it, and the
 // results back.
 bool is_column_major(const Tensor& input) {
@@ -134,11 +130,7 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
     std::swap(problem.scale_sizes[0], problem.scale_sizes[1]);
     std::swap(problem.scale_strides[0], problem.scale_strides[1]);
   }
-  // The dispatcher comes here when any argument is on a CUDA device.
-  if (!input.is_cuda()) {
-    argument_error(kOperator, "input", text("device ", device_text(input)),
-                   "the CUDA device of the other arguments", "move the tensors to one device");
-  }
+  check_cuda(kOperator, "input", input);
   return problem;
 }
 
@@ -179,12 +171,12 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
   const TVMFFISafeCallType function = kernel.for_device(device);
   if (problem.m == 0 || problem.k == 0) return;
   LaunchScope scope(kOperator, device);
-  if (!problem.input.is_contiguous()) problem.input = torch::stable::contiguous(problem.input);
+  problem.input = dense(problem.input);
   if (!is_aligned(problem.input, kInputAlignment)) {
     problem.input = torch::stable::clone(problem.input);
   }
-  std::optional<Tensor> scale = global_scale;
-  if (scale.has_value() && !scale->is_contiguous()) scale = torch::stable::contiguous(*scale);
+  std::optional<Tensor> scale;
+  if (global_scale.has_value()) scale = dense(*global_scale);
   const bool scale_per_row = scale.has_value() && scale->numel() > 1;
 
   const int64_t part = rows_of_part(problem, format);

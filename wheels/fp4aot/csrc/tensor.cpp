@@ -1,5 +1,7 @@
 #include "tensor.h"
 
+#include <torch/csrc/stable/ops.h>
+
 #include "errors.h"
 
 namespace fp4aot {
@@ -92,6 +94,10 @@ bool same_device(const Tensor& left, const Tensor& right) {
 
 bool is_aligned(const Tensor& tensor, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % bytes == 0 || tensor.numel() == 0;
+}
+
+Tensor dense(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {

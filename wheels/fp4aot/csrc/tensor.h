@@ -26,6 +26,13 @@ bool same_device(const Tensor& left, const Tensor& right);
 // True when the data pointer is a multiple of `bytes`; true for a tensor without elements.
 bool is_aligned(const Tensor& tensor, std::uintptr_t bytes);
 
+// The tensor itself, or a contiguous copy on the current stream.
+Tensor dense(const Tensor& tensor);
+
+inline int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 // Contiguous strides for `sizes`.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
 // Uninitialised memory from torch's caching allocator, on the device of `like`.
