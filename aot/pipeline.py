@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -168,11 +169,12 @@ def object_cache_program() -> Path | None:
 def object_cache_variables(folder: Path) -> dict[str, str]:
     """Environment of sccache: its files inside the build folder, and a server of its own.
 
-    Another server on this machine would write into a cache of its own choosing.
+    Another server on this machine would write into a cache of its own choosing. What the user has
+    set stays as it is, and is not repeated here.
     """
     folder.mkdir(parents=True, exist_ok=True)
     variables = {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "300"}
     socket = folder / "server.sock"
     if len(str(socket)) <= _UNIX_SOCKET_LIMIT:
         variables["SCCACHE_SERVER_UDS"] = str(socket)
-    return variables
+    return {name: value for name, value in variables.items() if name not in os.environ}
