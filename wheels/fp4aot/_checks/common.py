@@ -13,24 +13,28 @@ _LARGEST_INT32 = 2**31 - 1
 
 
 def fail(operator: str, argument: str, got: str, expected: str, what_to_do: str) -> NoReturn:
+    """Raise the error that every refused argument gets."""
     raise RuntimeError(
         f"fp4aot::{operator}: argument '{argument}': got {got}, expected {expected}; {what_to_do}"
     )
 
 
 def shape_text(tensor: torch.Tensor) -> str:
+    """Write a shape as the errors do: `[4, 128]`."""
     return str(list(tensor.shape))
 
 
 def check_dtype(
     operator: str, argument: str, tensor: torch.Tensor, accepted: Sequence[torch.dtype]
 ) -> None:
+    """Refuse a tensor of another dtype than the accepted ones."""
     if tensor.dtype not in accepted:
         expected = " or ".join(str(dtype) for dtype in accepted)
         fail(operator, argument, f"dtype {tensor.dtype}", expected, "convert the tensor first")
 
 
 def check_rank(operator: str, argument: str, tensor: torch.Tensor, accepted: Sequence[int]) -> None:
+    """Refuse a tensor with another number of dimensions than the accepted ones."""
     if tensor.dim() not in accepted:
         expected = " or ".join(str(rank) for rank in accepted) + " dimensions"
         fail(
@@ -45,6 +49,7 @@ def check_same_device(
     reference_argument: str,
     reference: torch.Tensor,
 ) -> None:
+    """Refuse a tensor that is not on the device of the reference argument."""
     if tensor.device != reference.device:
         fail(
             operator,
@@ -62,6 +67,7 @@ def check_scalar_scale(
     reference_argument: str,
     reference: torch.Tensor,
 ) -> None:
+    """Refuse what is not one float32 element on the device of the reference argument."""
     check_dtype(operator, argument, scale, (torch.float32,))
     if scale.numel() != 1:
         got = f"shape {shape_text(scale)}"
@@ -70,6 +76,7 @@ def check_scalar_scale(
 
 
 def check_int32(operator: str, argument: str, value: int, what: str) -> None:
+    """Refuse a size that the kernels cannot index; a symbolic size is left to run time."""
     if isinstance(value, int) and value > _LARGEST_INT32:
         fail(
             operator,
@@ -121,6 +128,7 @@ def _has_layout(tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[in
 
 
 def check_layout_flags(operator: str, is_sf_swizzled_layout: bool, is_sf_8x4_layout: bool) -> None:
+    """Refuse the 8x4 layout without the swizzled one: the two flags contradict each other."""
     if is_sf_8x4_layout and not is_sf_swizzled_layout:
         fail(
             operator,
