@@ -10,9 +10,15 @@ import sys
 import types
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).resolve().parents[2]
 
 package = types.ModuleType("fp4aot")
 package.__path__ = [str(ROOT / "wheels" / "fp4aot")]
 sys.modules["fp4aot"] = package
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("fp4aot", deadline=None)
+settings.load_profile("fp4aot")

@@ -116,7 +116,7 @@ def test_opcheck_host_function(ops):
     torch.library.opcheck(ops.mxfp4_dequantize_host.default, (weight, scale))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     batch=st.lists(st.integers(0, 3), max_size=2),
     rows=st.integers(0, 140),

@@ -65,7 +65,7 @@ def test_scale_shape(rows, columns, layout, shape):
 
 
 @pytest.mark.parametrize("layout", SWIZZLED)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows=st.integers(0, 300), columns=st.integers(0, 21))
 def test_swizzle_puts_every_element_where_the_kernel_does(layout, rows, columns):
     padded_rows, padded_columns = _layouts.scale_shape(rows, columns, layout)
@@ -82,7 +82,7 @@ def test_swizzle_puts_every_element_where_the_kernel_does(layout, rows, columns)
 
 
 @pytest.mark.parametrize("layout", SfLayout)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(batch=st.integers(0, 3), row_tiles=st.integers(0, 3), column_tiles=st.integers(0, 5))
 def test_unswizzle_undoes_swizzle(layout, batch, row_tiles, column_tiles):
     shape = (batch, row_tiles * _layouts.row_tile(layout), column_tiles * 4)

@@ -294,7 +294,7 @@ def test_what_the_buffers_held_does_not_matter(rows, layout):
         assert all(torch.equal(a, b) for a, b in zip(buffers, expected, strict=True))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     batch=st.lists(st.integers(0, 3), max_size=2),
     rows=st.integers(0, 40),
