@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ from aot.pipeline import Prepared
 from aot.process import run
 
 _SHOWN_LINES = 40
-_SOURCE_ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def compile_wheel(
     prepared
         What `aot.pipeline.prepare` returned.
     out
-        Folder for the wheel.
+        Empty folder for the wheel.
     console
         Shows the progress.
     memory_megabytes
@@ -73,25 +71,20 @@ def compile_wheel(
     BuildError
         With the end of the log when something failed.
     """
-    schedule = memory.make_schedule(
-        prepared.plan.units, memory_megabytes or memory.available_megabytes()
-    )
+    # Decided once: what CMake plans with is what the jobs and the estimate are for.
+    limit = memory_megabytes or memory.available_megabytes()
+    schedule = memory.make_schedule(prepared.plan.units, limit)
     log = prepared.folders.root / "build.log"
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".wheel-") as name:
-        command = _command(prepared, Path(name), memory_megabytes)
-        before = _cache_counts(prepared)
-        estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
-        progress.follow(_lines(command, log, schedule.jobs), estimate, console)
-        wheels = list(Path(name).glob("*.whl"))
-        if len(wheels) != 1:
-            raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
-        out.mkdir(parents=True, exist_ok=True)
-        final = out / wheels[0].name
-        wheels[0].replace(final)
+    before = _cache_counts(prepared)
+    estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
+    progress.follow(_lines(_command(prepared, out, limit), log, schedule.jobs), estimate, console)
+    wheels = list(out.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
     seconds = time.monotonic() - start
     hits, misses = _cache_difference(before, _cache_counts(prepared))
-    return Compiled(final, seconds, hits, misses)
+    return Compiled(wheels[0], seconds, hits, misses)
 
 
 def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> list[str]:
@@ -104,7 +97,7 @@ def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> lis
     }
     settings = [f"--config-settings=cmake.define.{key}={value}" for key, value in defines.items()]
     return [
-        *(sys.executable, "-m", "pip", "wheel", str(_SOURCE_ROOT)),
+        *(sys.executable, "-m", "pip", "wheel", str(pipeline.SOURCE_ROOT)),
         *("--no-deps", "--no-build-isolation", "--no-input", "--verbose"),
         *(f"--config-settings=build-dir={prepared.folders.root / 'wheel'}", *settings),
         *("--wheel-dir", str(out)),
@@ -171,7 +164,8 @@ def _seconds(prepared: Prepared) -> dict[str, int]:
     }
     runtime = {f"tvm_ffi/{Path(s).stem}": 3 for s in prepared.plan.tvm_ffi_sources}
     operators = {
-        f"operators/{path.stem}": 5 for path in _SOURCE_ROOT.glob("wheels/fp4aot/csrc/*.cpp")
+        f"operators/{path.stem}": 5
+        for path in pipeline.SOURCE_ROOT.glob("wheels/fp4aot/csrc/*.cpp")
     }
     operators["operators/kernel_entries"] = 5
     return units | runtime | operators

@@ -20,6 +20,7 @@ from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.plan import BuildPlan, Roots, make_plan, preset_named
 from aot.toolchain import Toolkit
 
+SOURCE_ROOT = Path(__file__).resolve().parent.parent
 _UNIX_SOCKET_LIMIT = 100  # sun_path holds 108 bytes
 
 
@@ -122,7 +123,6 @@ def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None)
     """
     plan = prepared.plan
     schedule = memory.make_schedule(plan.units, memory_megabytes or memory.available_megabytes())
-    source_root = Path(__file__).resolve().parent.parent
     variables = cmake_variables(
         plan,
         prepared.roots,
@@ -130,13 +130,7 @@ def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None)
         nvcc=prepared.toolkit.nvcc,
         host_compiler=prepared.host_compiler.path,
         launcher=object_cache_command(prepared.folders.object_cache),
-        # The longest first: the build folder usually lies inside the checkout.
-        prefix_maps=[
-            (str(prepared.environment.site_packages), "/usr/src"),
-            (str(prepared.toolkit.root), "/usr/local/cuda"),
-            (str(prepared.folders.root), "/usr/src/build"),
-            (str(source_root), "/usr/src/fp4aot"),
-        ],
+        prefix_maps=prefix_maps(prepared),
     )
     files.write_json(folder / "plan.json", plan.to_json())
     files.write_json(folder / "roots.json", {k: str(v) for k, v in vars(prepared.roots).items()})
@@ -144,6 +138,20 @@ def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None)
     files.write_text(folder / "kernel_entries.cpp", kernel_table(plan))
     files.write_text(folder / "schema_probe.cpp", schema_probe(plan))
     return schedule
+
+
+def prefix_maps(prepared: Prepared) -> tuple[tuple[str, str], ...]:
+    """List this machine's folders and the names that compilers give them instead.
+
+    The audit looks for the same folders: none may be named in a library.
+    """
+    # The longest first: the build folder usually lies inside the checkout.
+    return (
+        (str(prepared.environment.site_packages), "/usr/src"),
+        (str(prepared.toolkit.root), "/usr/local/cuda"),
+        (str(prepared.folders.root), "/usr/src/build"),
+        (str(SOURCE_ROOT), "/usr/src/fp4aot"),
+    )
 
 
 def object_cache_command(folder: Path) -> list[str]:

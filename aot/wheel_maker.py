@@ -23,7 +23,7 @@ from aot.audit import (
     require_passed,
 )
 from aot.errors import BuildError
-from aot.pipeline import Prepared
+from aot.pipeline import Prepared, prefix_maps
 from aot.plan import BuildPlan
 from aot.process import run
 
@@ -101,12 +101,7 @@ def expectation(prepared: Prepared) -> WheelExpectation:
             images[Architecture.parse(name)] += cuda_units
     library = LibraryExpectation(
         images=dict(images),
-        forbidden_prefixes=(
-            str(prepared.folders.root),
-            str(Path(__file__).resolve().parent.parent),
-            str(prepared.toolkit.root),
-            str(prepared.environment.site_packages),
-        ),
+        forbidden_prefixes=tuple(folder for folder, _ in prefix_maps(prepared)),
     )
     return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES)
 

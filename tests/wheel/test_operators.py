@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fp4aot
 from fp4aot import _selftest
+from fp4aot._selftest.checks import out_form
 from fp4aot._selftest.inputs import cases
 
 LAYOUTS = {"128x4": (True, False), "8x4": (True, True), "linear": (False, False)}
@@ -66,12 +67,8 @@ def test_opcheck_of_the_others(case):
     torch.library.opcheck(packet.default, case.arguments)
     result = packet.default(*case.arguments)
     results = result if isinstance(result, tuple) else (result,)
-    names = [a.name for a in packet.out._schema.arguments if a.kwarg_only]
-    inputs = case.arguments[: len(packet.out._schema.arguments) - len(names)]
-    if case.operator == "nvfp4_kv_dequantize_paged":
-        inputs = (*case.arguments[:8], case.arguments[10])
+    inputs, names = out_form(packet, case.arguments)
     buffers = {n: torch.zeros_like(t) for n, t in zip(names, results, strict=True)}
-    # The runtime schema check clones the inputs; the host operator's out form is checked alike.
     torch.library.opcheck(packet.out, inputs, buffers)
 
 

@@ -66,12 +66,10 @@ def _check(case: Case, device: torch.device) -> str:
         raise
     differing = _compare("eager", eager, expected, case.tie_tolerance)
 
-    names = [argument.name for argument in packet.out._schema.arguments if argument.kwarg_only]
+    inputs, names = out_form(packet, arguments)
     buffers = {name: _poisoned(t) for name, t in zip(names, eager, strict=True)}
-    inputs = arguments[: len(packet.out._schema.arguments) - len(names)]
     if case.operator == "nvfp4_kv_dequantize_paged":
-        # The `.out` form takes the layout but neither the length nor the dtype: buffers have both.
-        inputs = (*arguments[:8], arguments[10])
+        # Positions without a token keep what the buffers hold; the functional form has zeros there.
         for buffer in buffers.values():
             buffer.zero_()
     packet.out(*inputs, **buffers)
@@ -95,6 +93,28 @@ def _check(case: Case, device: torch.device) -> str:
     _compare("compiled", _tuple(compiled(*arguments)), eager, 0.0)
     ties = f", {differing} differ at ties" if case.tie_tolerance else ""
     return f"eager, out, fake, fullgraph: {_numel(eager)} elements{ties}"
+
+
+def out_form(packet: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """Return the inputs of an operator's ``.out`` form and the names of its buffers.
+
+    Parameters
+    ----------
+    packet
+        The operator, with both overloads.
+    arguments
+        Positional arguments of the functional form. The other form lacks those that its buffers
+        tell, such as an output dtype.
+    """
+    functional = (argument.name for argument in packet.default._schema.arguments)
+    by_name = dict(zip(functional, arguments, strict=False))
+    schema = packet.out._schema.arguments
+    inputs = tuple(
+        by_name[argument.name]
+        for argument in schema
+        if not argument.kwarg_only and argument.name in by_name
+    )
+    return inputs, tuple(argument.name for argument in schema if argument.kwarg_only)
 
 
 def _compare(
