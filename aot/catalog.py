@@ -131,6 +131,15 @@ _KV_DEQUANTIZATION_FUNCTIONS: Final = (
     ),
 )
 
+_KV_QUANTIZATION_FUNCTIONS: Final = (
+    Function("nvfp4_kv_quant", (_TENSOR,) * 4, operator="nvfp4_kv_quantize"),
+)
+
+_GEMM_FUNCTIONS: Final = (
+    Function("fp4_gemm", ((_TENSOR,) * 7) + ("int",), operator="mm_fp4"),
+    Function("fp4_gemm_tactic_num", (), operator="mm_fp4_tactic_count"),
+)
+
 _QUANTIZATION_GENERATORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "10.0a": "sm100",
@@ -168,6 +177,63 @@ def kv_dequantization(*architectures: str) -> Module:
     )
 
 
+def kv_quantization(*architectures: str) -> Module:
+    """NVFP4 KV cache quantization: one module for any targets with FP4 conversions."""
+    return Module(
+        name="fp4_kv_quant",
+        family="kv_cache",
+        generator="flashinfer.jit.fp4_kv_quantization:gen_fp4_kv_quantization_module",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=_KV_QUANTIZATION_FUNCTIONS,
+    )
+
+
+def gemm(kernels: str, *architectures: str) -> Module:
+    """FP4 GEMM of CUTLASS. FlashInfer has a module for each of three groups of kernels.
+
+    Parameters
+    ----------
+    kernels
+        ``"sm100"`` (10.0 and 11.0), ``"sm103"`` (10.3) or ``"sm120"`` (12.0 and 12.1).
+    architectures
+        The targets.
+    """
+    return Module(
+        # FlashInfer names the first of them without its architecture.
+        name="fp4_gemm_cutlass" + ("" if kernels == "sm100" else f"_{kernels}"),
+        family="gemm",
+        generator=f"flashinfer.jit.gemm.core:gen_gemm_{kernels}_module_cutlass_fp4",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=_GEMM_FUNCTIONS,
+    )
+
+
+def _dense(*architectures: str) -> tuple[Module, ...]:
+    """Every module of the dense path for some targets."""
+    groups = {
+        kernels: tuple(name for name in architectures if name in targets)
+        for kernels, targets in GEMM_ARCHITECTURES.items()
+    }
+    return (
+        *(quantization(name) for name in architectures),
+        kv_quantization(*architectures),
+        # Its kernels need no FP4 instruction: a Hopper reads an FP4 KV cache too.
+        kv_dequantization("9.0a", *architectures),
+        *(gemm(kernels, *targets) for kernels, targets in groups.items() if targets),
+    )
+
+
+GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "sm100": ("10.0a", "11.0a"),
+        "sm103": ("10.3a",),
+        "sm120": ("12.0a", "12.0f", "12.1a"),
+    }
+)
+"""The targets that each group of GEMM kernels is written for."""
+
 QUANTIZATION_ARCHITECTURES: Final = tuple(_QUANTIZATION_GENERATORS)
 
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
@@ -178,6 +244,21 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 "quick",
                 "FP4 quantization for 12.0f; KV dequantization for 9.0a and 12.0f",
                 (quantization("12.0f"), kv_dequantization("9.0a", "12.0f")),
+            ),
+            Preset(
+                "dense-12.0f",
+                "FP4 quantization, KV cache and GEMM for 12.0f: RTX PRO 6000, RTX 50 and DGX Spark",
+                _dense("12.0f"),
+            ),
+            Preset(
+                "dense-12.1a",
+                "the same for 12.1a alone: DGX Spark",
+                _dense("12.1a"),
+            ),
+            Preset(
+                "dense",
+                "FP4 quantization, KV cache and GEMM for every Blackwell",
+                _dense("10.0a", "10.3a", "11.0a", "12.0f"),
             ),
         )
     }

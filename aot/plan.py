@@ -51,6 +51,7 @@ class Roots:
     torch: Path
     cuda: Path
     python_include: Path
+    workspace: Path
 
     def tokens(self) -> tuple[tuple[str, str], ...]:
         """Pairs of token and path, the longest path first so that nested folders win."""
@@ -253,6 +254,7 @@ def make_plan(
         torch=environment.torch_include.parent,
         cuda=toolkit.root,
         python_include=specifications.python_include,
+        workspace=specifications.workspace,
     )
     modules = tuple(
         ModulePlan(

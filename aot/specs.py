@@ -58,6 +58,7 @@ class SpecificationSet:
 
     flashinfer_version: str
     python_include: Path
+    workspace: Path
     specifications: tuple[Specification, ...]
 
 
@@ -114,7 +115,9 @@ def read(
         version, include = answer["flashinfer"], Path(answer["python_include"])
         for module, item in zip(group, answer["specifications"], strict=True):
             found[module.name] = _specification(module, item)
-    return SpecificationSet(version, include, tuple(found[module.name] for module in modules))
+    return SpecificationSet(
+        version, include, workspace, tuple(found[module.name] for module in modules)
+    )
 
 
 def _ask(

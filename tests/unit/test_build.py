@@ -38,7 +38,7 @@ def prepared(folder: Path) -> Prepared:
     version = Version("13.0")
     return Prepared(
         plan,
-        Roots(folder, folder, folder, folder, folder),
+        Roots(*[folder] * 6),
         Toolkit(folder, version, version, folder, None, None, "test", ()),
         FlashInferEnvironment(folder, Version("0.7.2"), *(folder,) * 5),
         HostCompiler(folder / "g++", Version("12"), "x86_64"),

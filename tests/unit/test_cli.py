@@ -66,7 +66,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, A
         calls.append({"preset": preset, "build_root": build_root, **options})
         return Prepared(
             PLAN,
-            Roots(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path),
+            Roots(*[tmp_path] * 6),
             Toolkit(tmp_path, version, version, tmp_path / "nvcc", None, None, "test", ()),
             FlashInferEnvironment(tmp_path, Version("0.7.2"), *(tmp_path,) * 5),
             HostCompiler(tmp_path / "g++", Version("12"), "x86_64"),

@@ -24,6 +24,7 @@ ROOTS = Roots(
     torch=Path("/site/torch"),
     cuda=Path("/opt/cuda"),
     python_include=Path("/usr/include/python3.11"),
+    workspace=Path("/build/flashinfer"),
 )
 CUDA_FLAGS = (
     *("-isystem", "@CUDA@/include", "-I@FLASHINFER@/csrc", "-O3", "-DENABLE_FP4", "-O3"),

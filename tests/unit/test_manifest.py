@@ -36,6 +36,7 @@ def roots(folder: Path) -> Roots:
         torch=site / "torch",
         cuda=folder / "toolkit/nvidia/cu13",
         python_include=folder / "include",
+        workspace=folder / "flashinfer",
     )
 
 

@@ -111,6 +111,7 @@ class Machine:
         return SpecificationSet(
             flashinfer_version=version,
             python_include=self.python_include,
+            workspace=self.data.parent / "workspace",
             specifications=(
                 Specification(QUICK.modules[0].name, tuple(quantization)),
                 Specification(QUICK.modules[1].name, (kv_dequantization,)),
@@ -257,7 +258,9 @@ def test_the_innermost_folder_gives_the_token() -> None:
         torch=Path("/usr/lib/python3/site-packages/torch"),
         cuda=Path("/usr"),
         python_include=Path("/usr/include/python3.11"),
+        workspace=Path("/build/flashinfer"),
     )
+    assert roots.tokenize("/build/flashinfer/gen/a.cu") == "@WORKSPACE@/gen/a.cu"
     assert roots.tokenize("-I/usr/include/python3.11") == "-I@PYTHON_INCLUDE@"
     assert roots.tokenize("-I/usr/include") == "-I@CUDA@/include"
     assert roots.tokenize(f"-I{roots.torch}/include:{roots.cuda}") == "-I@TORCH@/include:@CUDA@"
@@ -365,7 +368,7 @@ def test_a_preset_without_modules_is_refused(machine: Machine) -> None:
     with pytest.raises(PlanError, match="nothing to build"):
         make_plan(
             empty,
-            SpecificationSet("0.7.2", machine.python_include, ()),
+            SpecificationSet("0.7.2", machine.python_include, machine.data, ()),
             machine.environment(),
             machine.toolkit(),
         )

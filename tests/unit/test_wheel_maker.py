@@ -50,7 +50,7 @@ def prepared(tmp_path: Path) -> Prepared:
     toolkit, site = tmp_path / "toolkit", tmp_path / "site"
     return Prepared(
         PLAN,
-        Roots(site, site, site, toolkit, site),
+        Roots(site, site, site, toolkit, site, tmp_path),
         Toolkit(toolkit, version, version, toolkit / "bin/nvcc", None, None, "test", ()),
         FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5),
         HostCompiler(Path("/usr/bin/g++"), Version("12"), "x86_64"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -42,67 +43,40 @@ class _Overload:
     dispatch_keys: tuple[str, ...] = ("CPU",)
 
 
-_ON_EVERY_DEVICE = ("CPU", "CUDA")
+def _overloads(
+    fakes: ModuleType,
+    kernels: ModuleType | None,
+    *operators: str,
+    dispatch_keys: tuple[str, ...] = ("CPU",),
+) -> tuple[_Overload, ...]:
+    """Both overloads of some operators, whose functions are named alike in both modules."""
+    return tuple(
+        _Overload(
+            f"{operator}.out" if suffix else operator,
+            getattr(fakes, operator + suffix),
+            getattr(kernels, operator + suffix) if kernels else None,
+            dispatch_keys,
+        )
+        for operator in operators
+        for suffix in ("", "_out")
+    )
+
 
 _OVERLOADS = (
-    _Overload("fp4_quantize", _fakes.fp4_quantize, quantize.fp4_quantize),
-    _Overload("fp4_quantize.out", _fakes.fp4_quantize_out, quantize.fp4_quantize_out),
-    _Overload(
-        "block_scale_interleave", _fakes.block_scale_interleave, interleave.block_scale_interleave
+    *_overloads(_fakes.quantize, quantize, "fp4_quantize"),
+    *_overloads(
+        _fakes.interleave, interleave, "block_scale_interleave", "block_scale_interleave_reverse"
     ),
-    _Overload(
-        "block_scale_interleave.out",
-        _fakes.block_scale_interleave_out,
-        interleave.block_scale_interleave_out,
-    ),
-    _Overload(
-        "block_scale_interleave_reverse",
-        _fakes.block_scale_interleave_reverse,
-        interleave.block_scale_interleave_reverse,
-    ),
-    _Overload(
-        "block_scale_interleave_reverse.out",
-        _fakes.block_scale_interleave_reverse_out,
-        interleave.block_scale_interleave_reverse_out,
-    ),
-    _Overload(
+    *_overloads(
+        _fakes.dequantize,
+        dequantize,
         "e2m1_and_ufp8sf_scale_to_float",
-        _fakes.e2m1_and_ufp8sf_scale_to_float,
-        dequantize.e2m1_and_ufp8sf_scale_to_float,
-        _ON_EVERY_DEVICE,
-    ),
-    _Overload(
-        "e2m1_and_ufp8sf_scale_to_float.out",
-        _fakes.e2m1_and_ufp8sf_scale_to_float_out,
-        dequantize.e2m1_and_ufp8sf_scale_to_float_out,
-        _ON_EVERY_DEVICE,
-    ),
-    _Overload(
-        "mxfp4_dequantize", _fakes.mxfp4_dequantize, dequantize.mxfp4_dequantize, _ON_EVERY_DEVICE
-    ),
-    _Overload(
-        "mxfp4_dequantize.out",
-        _fakes.mxfp4_dequantize_out,
-        dequantize.mxfp4_dequantize_out,
-        _ON_EVERY_DEVICE,
+        "mxfp4_dequantize",
+        dispatch_keys=("CPU", "CUDA"),
     ),
     # FlashInfer's own host code, compiled into the library, is this operator's CPU kernel.
-    _Overload("mxfp4_dequantize_host", _fakes.mxfp4_dequantize_host, None),
-    _Overload("mxfp4_dequantize_host.out", _fakes.mxfp4_dequantize_host_out, None),
-    _Overload("nvfp4_kv_dequantize", _fakes.nvfp4_kv_dequantize, kv_cache.nvfp4_kv_dequantize),
-    _Overload(
-        "nvfp4_kv_dequantize.out", _fakes.nvfp4_kv_dequantize_out, kv_cache.nvfp4_kv_dequantize_out
-    ),
-    _Overload(
-        "nvfp4_kv_dequantize_paged",
-        _fakes.nvfp4_kv_dequantize_paged,
-        kv_cache.nvfp4_kv_dequantize_paged,
-    ),
-    _Overload(
-        "nvfp4_kv_dequantize_paged.out",
-        _fakes.nvfp4_kv_dequantize_paged_out,
-        kv_cache.nvfp4_kv_dequantize_paged_out,
-    ),
+    *_overloads(_fakes.dequantize, None, "mxfp4_dequantize_host"),
+    *_overloads(_fakes.kv_cache, kv_cache, "nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
 )
 
 

@@ -1,0 +1,52 @@
+"""Fake implementations: what each operator returns, without computing it.
+
+torch runs these while it traces. Shapes, dtypes, strides and devices are those of the real kernels,
+as a function of the arguments' shapes, dtypes and flags alone; the arguments are validated by the
+kernels' own checks. Derived from the kernels: FlashInfer's fakes disagree with its operators.
+
+Functions carry their operator's name; `<name>_out` is the overload that writes to buffers.
+"""
+
+from fp4aot._fakes.dequantize import (
+    e2m1_and_ufp8sf_scale_to_float,
+    e2m1_and_ufp8sf_scale_to_float_out,
+    mxfp4_dequantize,
+    mxfp4_dequantize_host,
+    mxfp4_dequantize_host_out,
+    mxfp4_dequantize_out,
+)
+from fp4aot._fakes.interleave import (
+    block_scale_interleave,
+    block_scale_interleave_out,
+    block_scale_interleave_reverse,
+    block_scale_interleave_reverse_out,
+)
+from fp4aot._fakes.kv_cache import (
+    nvfp4_kv_dequantize,
+    nvfp4_kv_dequantize_out,
+    nvfp4_kv_dequantize_paged,
+    nvfp4_kv_dequantize_paged_out,
+)
+from fp4aot._fakes.quantize import (
+    fp4_quantize,
+    fp4_quantize_out,
+)
+
+__all__ = [
+    "block_scale_interleave",
+    "block_scale_interleave_out",
+    "block_scale_interleave_reverse",
+    "block_scale_interleave_reverse_out",
+    "e2m1_and_ufp8sf_scale_to_float",
+    "e2m1_and_ufp8sf_scale_to_float_out",
+    "fp4_quantize",
+    "fp4_quantize_out",
+    "mxfp4_dequantize",
+    "mxfp4_dequantize_host",
+    "mxfp4_dequantize_host_out",
+    "mxfp4_dequantize_out",
+    "nvfp4_kv_dequantize",
+    "nvfp4_kv_dequantize_out",
+    "nvfp4_kv_dequantize_paged",
+    "nvfp4_kv_dequantize_paged_out",
+]
