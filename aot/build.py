@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from aot import memory, pipeline, progress
+from aot import costs, measure, memory, pipeline, progress
+from aot.costs import UnitCost
 from aot.errors import BuildError
 from aot.pipeline import Prepared
 from aot.process import run
@@ -39,12 +40,15 @@ class Compiled:
         Wall time of compiling and linking.
     cache_hits, cache_misses
         Of the object cache in this build; None without a cache.
+    units
+        What each translation unit has cost.
     """
 
     wheel: Path
     seconds: float
     cache_hits: int | None
     cache_misses: int | None
+    units: tuple[UnitCost, ...] = ()
 
 
 def compile_wheel(
@@ -78,13 +82,42 @@ def compile_wheel(
     start = time.monotonic()
     before = _cache_counts(prepared)
     estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
-    progress.follow(_lines(_command(prepared, out, limit), log, schedule.jobs), estimate, console)
+    watch = measure.Watch(prepared.plan, prepared.roots)
+    steps: set[str] = set()
+    lines = _noting(_lines(_command(prepared, out, limit), log, schedule.jobs), steps)
+    try:
+        with measure.watching(watch):
+            progress.follow(lines, estimate, console)
+    finally:
+        # Also of a build that failed: what it has finished is not compiled again.
+        units = _unit_costs(prepared, watch, steps)
+        costs.record_costs(prepared.folders.costs, prepared.plan, units)
     wheels = list(out.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
     seconds = time.monotonic() - start
     hits, misses = _cache_difference(before, _cache_counts(prepared))
-    return Compiled(wheels[0], seconds, hits, misses)
+    return Compiled(wheels[0], seconds, hits, misses, units)
+
+
+def _noting(lines: Iterable[str], steps: set[str]) -> Iterator[str]:
+    """Note which units ninja has made."""
+    for line in lines:
+        step = progress.parse_line(line)
+        if step is not None and step.text.startswith("compile "):
+            steps.add(step.text.removeprefix("compile "))
+        yield line
+
+
+def _unit_costs(prepared: Prepared, watch: measure.Watch, steps: set[str]) -> tuple[UnitCost, ...]:
+    return costs.unit_costs(
+        prepared.plan,
+        steps=steps,
+        seconds=costs.ninja_seconds(prepared.folders.root / "wheel" / ".ninja_log"),
+        peaks=watch.peaks,
+        compiled=watch.compiled if pipeline.object_cache_program() else None,
+        known=costs.read_costs(prepared.folders.costs),
+    )
 
 
 def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> list[str]:

@@ -29,12 +29,15 @@ class Function:
         (`reason` says why).
     reason
         Why no operator calls it.
+    result
+        The type of its result.
     """
 
     name: str
     arguments: tuple[str, ...]
     operator: str | None = None
     reason: str = ""
+    result: str = "None"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,6 @@ class Preset:
 
 _TENSOR: Final = "DLTensor*"
 _OPTIONAL: Final = "Optional<DLTensor*>"
-_LATER: Final = "not offered as an operator yet"
 
 _QUANTIZATION_FUNCTIONS: Final = (
     Function(
@@ -108,17 +110,18 @@ _QUANTIZATION_FUNCTIONS: Final = (
     Function(
         "fp4_batched_quantize",
         ("Tensor", "Tensor", "Tensor", "Tensor", "int", "bool", "int"),
-        reason=_LATER,
+        operator="nvfp4_batched_quantize",
     ),
     Function(
         "silu_and_mul_scaled_nvfp4_experts_quantize",
         ("Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "bool", "int"),
-        reason=_LATER,
+        # Without its activation, the same function is `scaled_fp4_grouped_quantize`.
+        operator="silu_and_mul_scaled_nvfp4_experts_quantize",
     ),
     Function(
         "nvfp4_quant_and_per_token_scale",
         (_TENSOR, "float", _TENSOR, _TENSOR, _TENSOR, _OPTIONAL, "int", "int"),
-        reason=_LATER,
+        operator="nvfp4_quantize_per_token",
     ),
 )
 
@@ -137,7 +140,7 @@ _KV_QUANTIZATION_FUNCTIONS: Final = (
 
 _GEMM_FUNCTIONS: Final = (
     Function("fp4_gemm", ((_TENSOR,) * 7) + ("int",), operator="mm_fp4"),
-    Function("fp4_gemm_tactic_num", (), operator="mm_fp4_tactic_count"),
+    Function("fp4_gemm_tactic_num", (), operator="_mm_fp4_tactic_count", result="int"),
 )
 
 _QUANTIZATION_GENERATORS: Final[Mapping[str, str]] = MappingProxyType(
@@ -247,55 +250,61 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             ),
             Preset(
                 "dense-12.0f",
-                "FP4 quantization, KV cache and GEMM for 12.0f: RTX PRO 6000, RTX 50 and DGX Spark",
+                "quantization, KV cache and GEMM for 12.0f (RTX PRO 6000, RTX 50, DGX Spark); "
+                "KV dequantization also for 9.0a",
                 _dense("12.0f"),
             ),
             Preset(
                 "dense-12.1a",
-                "the same for 12.1a alone: DGX Spark",
+                "quantization, KV cache and GEMM for 12.1a (DGX Spark alone); "
+                "KV dequantization also for 9.0a",
                 _dense("12.1a"),
             ),
             Preset(
                 "dense",
-                "FP4 quantization, KV cache and GEMM for every Blackwell",
+                "quantization, KV cache and GEMM for every Blackwell: 10.0a, 10.3a, 11.0a and "
+                "12.0f; KV dequantization also for 9.0a",
                 _dense("10.0a", "10.3a", "11.0a", "12.0f"),
             ),
         )
     }
 )
 
+_GROUPED: Final = "a grouped GEMM, for mixtures of experts; later"
+_RUN_TIME_ONLY: Final = "kernels that FlashInfer compiles at run time only"
+_SVDQUANT: Final = "the module nvfp4_svdquant; later"
+_LORA: Final = "the LoRA kernels of FlashInfer 0.7.4; later"
+
 NOT_SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "make_nvfp4_global_scale": "plain PyTorch: FlashInfer's works as it is",
-        "nvfp4_batched_quantize": _LATER,
-        "nvfp4_quantize_paged_kv_cache": _LATER,
-        "nvfp4_kv_quantize": _LATER,
-        "scaled_fp4_grouped_quantize": _LATER,
-        "silu_and_mul_scaled_nvfp4_experts_quantize": _LATER,
-        "shuffle_matrix_a": "plain PyTorch: FlashInfer's works as it is",
-        "shuffle_matrix_sf_a": "PyTorch over block_scale_interleave; " + _LATER,
-        "silu_and_mul_nvfp4_quantize": "a CuTe-DSL kernel, compiled at run time only",
+        # flashinfer.quantization
+        "make_nvfp4_global_scale": "plain PyTorch, and reads the largest value on the host",
+        "nvfp4_quantize_paged_kv_cache": "returns Python floats, for which it waits for the "
+        "device; made of fp4_quantize",
+        "silu_and_mul_nvfp4_quantize": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "nvfp4_quantize_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "nvfp4_quantize_per_token_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "mxfp4_quantize_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
         "get_fp4_quantization_module": "returns the JIT module that this package replaces",
-        "NVFP44Over6Config": "the 4-over-6 recipe; " + _LATER,
-        "NVFP44Over6ErrMode": "the 4-over-6 recipe; " + _LATER,
-        "nvfp4_4over6_code": "the 4-over-6 recipe; " + _LATER,
-        "nvfp4_4over6_from_code": "the 4-over-6 recipe; " + _LATER,
-        "nvfp4_e4m3_max": "the 4-over-6 recipe; " + _LATER,
-        "resolve_nvfp4_4over6": "the 4-over-6 recipe; " + _LATER,
+        "resolve_nvfp4_4over6": "reads the recipe from environment variables; here it is an "
+        "argument",
+        # flashinfer.gemm
+        "group_gemm_mxfp4_nt_groupwise": _GROUPED,
+        "group_gemm_mxfp8_mxfp4_nt_groupwise": _GROUPED,
+        "group_gemm_nvfp4_nt_groupwise": _GROUPED,
+        "grouped_gemm_nt_masked": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "mm_bf16_fp4": "bfloat16 activations: another set of kernels; later",
+        "prepare_bf16_fp4_weights": "the weights of mm_bf16_fp4",
+        "mm_nvfp4_svdquant": _SVDQUANT,
+        "nvfp4_quantize_smooth": _SVDQUANT,
+        "fp4_linear_swiglu": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "fp4_qkv_qknorm_rope": f"{_RUN_TIME_ONLY} (CuTe DSL)",
+        "mm_nvfp4_lora": _LORA,
+        "prepare_nvfp4_lora_adapter": _LORA,
+        "PreparedNvFp4LoraAdapter": _LORA,
     }
 )
-"""FlashInfer's public FP4 quantization functions that a wheel does not replace, and why."""
-
-MEMORY_MEGABYTES: Final[Mapping[str, int]] = MappingProxyType({"quantization.cu": 1300})
-"""Peak memory of the translation units that need more than the default. Measured, CUDA 13.0."""
-
-SECONDS: Final[Mapping[str, int]] = MappingProxyType(
-    {"quantization.cu": 115, "fp4_kv_dequantization.cu": 15}
-)
-"""Compile time on one core of the units that take longer than the default, for the ETA."""
-
-DEFAULT_MEMORY_MEGABYTES: Final = 700
-DEFAULT_SECONDS: Final = 10
+"""FlashInfer's public FP4 functions that a wheel does not replace, and why."""
 
 DEFAULT_FLASHINFER: Final = "0.7.2"
 DEFAULT_CUDA: Final = "13.0"

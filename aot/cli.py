@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from aot import catalog, files, pipeline, toolchain, wheel_maker
+from aot import catalog, files, pipeline, progress, toolchain, wheel_maker
 from aot.audit import as_json as as_data
 from aot.audit import audit_wheel, print_report, require_passed
 from aot.build import stop_object_cache
@@ -29,6 +29,7 @@ from aot.command_line import (
 )
 from aot.memory import available_megabytes, make_schedule
 from aot.plan import BuildPlan
+from aot.progress import clock
 
 app = typer.Typer(
     help="FlashInfer's FP4 kernels, compiled ahead of time into a wheel.",
@@ -109,9 +110,10 @@ def plan(
     flashinfer: FlashInfer = "",
     memory_limit: MemoryLimit = "",
     build_root: BuildRoot = DEFAULT_BUILD_ROOT,
+    units: Annotated[bool, typer.Option("--units", help="List every translation unit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would be compiled, with flags and estimates, without compiling it."""
+    """Show what would be compiled, with estimates, without compiling it; flags with --json."""
     limit = megabytes(memory_limit)
     prepared = pipeline.prepare(
         preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
@@ -119,32 +121,36 @@ def plan(
     if as_json:
         _print_json(prepared.plan.to_json())
         return
-    OUT.print(_plan_table(prepared.plan))
+    OUT.print(_plan_table(prepared.plan, every_unit=units))
+    count = len(prepared.plan.units)
     jobs = make_schedule(prepared.plan.units, limit or available_megabytes()).jobs
     seconds = sum(unit.seconds for unit in prepared.plan.units)
+    versions = prepared.plan.versions
     OUT.print(
-        f"CUDA {prepared.plan.versions.cuda_compiler}, FlashInfer "
-        f"{prepared.plan.versions.flashinfer}, {jobs} compilers at once, about "
-        f"{seconds / 60 / jobs:.0f} min; plan {prepared.plan.hash[:16]}",
+        f"CUDA {versions.cuda_compiler}, FlashInfer {versions.flashinfer}, {count} units, "
+        f"{jobs} compilers at once, about {seconds / 60 / jobs:.0f} min; "
+        f"plan {prepared.plan.hash[:16]}",
         highlight=False,
     )
 
 
-def _plan_table(plan: BuildPlan) -> Table:
+def _plan_table(plan: BuildPlan, *, every_unit: bool = False) -> Table:
+    """One row a module, and below it one for each of its units if `every_unit`."""
     table = Table(title=f"preset {plan.preset}")
-    for name in ("module", "architectures", "unit"):
-        table.add_column(name)
-    for name in ("memory, MB", "time, s"):
+    for name in ("module", "architectures"):
+        table.add_column(name, overflow="fold")
+    for name in ("units", "largest, MB", "time, min"):
         table.add_column(name, justify="right")
     for module in plan.modules:
-        for index, unit in enumerate(module.units):
-            table.add_row(
-                module.name if index == 0 else "",
-                " ".join(module.architectures) if index == 0 else "",
-                unit.name,
-                str(unit.memory_megabytes),
-                str(unit.seconds),
-            )
+        table.add_row(
+            module.name,
+            " ".join(module.architectures),
+            str(len(module.units)),
+            str(max(unit.memory_megabytes for unit in module.units)),
+            clock(sum(unit.seconds for unit in module.units)),
+        )
+        for unit in module.units if every_unit else ():
+            table.add_row(f"  {unit.name}", "", "", str(unit.memory_megabytes), clock(unit.seconds))
     return table
 
 
@@ -174,6 +180,7 @@ def build(
         _print_json(finished.to_json())
     else:
         print_report(finished.audit, OUT)
+        OUT.print(finished.module_table())
         OUT.print(finished.table())
 
 
@@ -190,7 +197,8 @@ def audit(
     prepared = pipeline.prepare(
         preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
     )
-    report = audit_wheel(wheel, wheel_maker.expectation(prepared), prepared.toolkit)
+    with progress.reading(ERR) as reading:
+        report = audit_wheel(wheel, wheel_maker.expectation(prepared), prepared.toolkit, reading)
     if as_json:
         _print_json(as_data(report))
     else:

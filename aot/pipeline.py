@@ -50,6 +50,11 @@ class Folders:
         """The compilers' results, by content."""
         return self.root / "cache"
 
+    @property
+    def costs(self) -> Path:
+        """What compiling them took."""
+        return self.root / "costs.json"
+
 
 @dataclass(frozen=True)
 class Prepared:

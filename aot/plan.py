@@ -21,6 +21,7 @@ from aot.architectures import Architecture, check_fp4_buildable
 from aot.catalog import Module, Preset
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
+from aot.estimates import estimate
 from aot.specs import SourceUnit, SpecificationSet
 from aot.toolchain import Toolkit
 
@@ -62,6 +63,12 @@ class Roots:
         """Replace this machine's paths by tokens."""
         for token, path in self.tokens():
             text = text.replace(path, token)
+        return text
+
+    def expand(self, text: str) -> str:
+        """Replace tokens by this machine's paths."""
+        for token, path in self.tokens():
+            text = text.replace(token, path)
         return text
 
 
@@ -307,6 +314,7 @@ def _units(units: Sequence[SourceUnit], roots: Roots) -> tuple[Unit, ...]:
             if unit.is_cuda
             else [*ADDED_HOST_FLAGS]
         )
+        megabytes, seconds = estimate(unit.source, unit.flags)
         result.append(
             Unit(
                 name=f"{unit.source.parent.name}_{unit.source.stem}",
@@ -314,10 +322,8 @@ def _units(units: Sequence[SourceUnit], roots: Roots) -> tuple[Unit, ...]:
                 language="cuda" if unit.is_cuda else "c++",
                 flags=tuple(roots.tokenize(flag) for flag in (*unit.flags, *added)),
                 sha256=hashlib.sha256(unit.source.read_bytes()).hexdigest(),
-                memory_megabytes=catalog.MEMORY_MEGABYTES.get(
-                    unit.source.name, catalog.DEFAULT_MEMORY_MEGABYTES
-                ),
-                seconds=catalog.SECONDS.get(unit.source.name, catalog.DEFAULT_SECONDS),
+                memory_megabytes=megabytes,
+                seconds=seconds,
             )
         )
     names = [unit.name for unit in result]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from aot.errors import AotError
@@ -51,18 +52,62 @@ def run(
             check=False,
         )
     except OSError as cause:
-        raise error(
-            f"cannot {purpose}: {words[0]} does not start\n"
-            f"  command: {shlex.join(words)}\n  reason: {cause}"
-        ) from cause
+        raise error(_not_started(purpose, words, cause)) from cause
     if done.returncode != 0:
         output = "\n".join(part.strip() for part in (done.stdout, done.stderr) if part.strip())
-        raise error(
-            f"cannot {purpose}\n  command: {shlex.join(words)}\n"
-            f"  exit code: {done.returncode}\n  output:\n"
-            f"{textwrap.indent(output or '(none)', '    ')}"
-        )
+        raise error(_failed(purpose, words, done.returncode, output))
     return done
+
+
+def lines(
+    command: Sequence[str | Path], *, purpose: str, error: type[AotError]
+) -> Generator[str, None, None]:
+    """Run a program and yield what it prints line by line: nothing is held.
+
+    Close the iterator to stop the program early.
+
+    Raises
+    ------
+    AotError
+        Of the type `error`, when it does not start, or fails at its end.
+    """
+    words = [str(word) for word in command]
+    # A file: a pipe that nobody reads would stop the program when it is full.
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        try:
+            program = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                errors="replace",
+            )
+        except OSError as cause:
+            raise error(_not_started(purpose, words, cause)) from cause
+        with program:
+            try:
+                yield from program.stdout or ()
+            except GeneratorExit:
+                program.kill()
+                raise
+        if program.returncode != 0:
+            complaints.seek(0)
+            raise error(_failed(purpose, words, program.returncode, complaints.read()))
+
+
+def _not_started(purpose: str, words: list[str], cause: OSError) -> str:
+    return (
+        f"cannot {purpose}: {words[0]} does not start\n"
+        f"  command: {shlex.join(words)}\n  reason: {cause}"
+    )
+
+
+def _failed(purpose: str, words: list[str], code: int, output: str) -> str:
+    return (
+        f"cannot {purpose}\n  command: {shlex.join(words)}\n"
+        f"  exit code: {code}\n  output:\n{textwrap.indent(output.strip() or '(none)', '    ')}"
+    )
 
 
 def create_venv(folder: Path, *, error: type[AotError]) -> Path:

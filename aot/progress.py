@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -88,6 +89,28 @@ def follow(lines: Iterable[str], estimate: Estimate, console: Console) -> None:
                     markup=False,
                     highlight=False,
                 )
+
+
+@contextmanager
+def reading(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """Show how far the audit is with the machine code: a bar on a terminal, a few lines elsewhere.
+
+    Yields
+    ------
+    Callable[[int, int, str], None]
+        Takes how many images have been read, of how many, and the module of the last one.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading machine code", total=None)
+
+        def show(done: int, total: int, module: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"reading {module}")
+            # A tenth at a time.
+            if not console.is_terminal and done * 10 // total > (done - 1) * 10 // total:
+                console.print(f"machine code: {done} of {total} images read", highlight=False)
+
+        yield show
 
 
 def clock(seconds: float) -> str:

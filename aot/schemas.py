@@ -84,10 +84,10 @@ def _difference(
     schema = by_name.get((module.name, function.name))
     if schema is None:
         return f"  {module.name}.{function.name}: the module has no schema for it"
-    if schema.arguments == function.arguments and schema.result == "None":
+    if (schema.arguments, schema.result) == (function.arguments, function.result):
         return None
     return (
         f"  {module.name}.{function.name} (operator {function.operator or 'none'}):\n"
         f"    compiled: ({', '.join(schema.arguments)}) -> {schema.result}\n"
-        f"    expected: ({', '.join(function.arguments)}) -> None"
+        f"    expected: ({', '.join(function.arguments)}) -> {function.result}"
     )

@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aot import build
+from aot import build, progress, report
 from aot.architectures import Architecture
 from aot.audit import (
+    DeviceUnit,
     LibraryExpectation,
     WheelExpectation,
     WheelReport,
@@ -68,8 +69,21 @@ class FinishedWheel:
             "build_seconds": round(self.compiled.seconds, 1),
             "cache_hits": self.compiled.cache_hits,
             "cache_misses": self.compiled.cache_misses,
+            "module_reports": [module.to_json() for module in self.module_reports()],
             "audit": as_json(self.audit),
         }
+
+    def module_reports(self) -> tuple[report.ModuleReport, ...]:
+        """Put together what each module has and has cost."""
+        return report.module_reports(
+            [module.name for module in self.plan.modules],
+            [one for library in self.audit.libraries for one in library.modules],
+            self.compiled.units,
+        )
+
+    def module_table(self) -> Table:
+        """Return the closing table of the modules."""
+        return report.table(self.module_reports(), self.audit.size)
 
     def table(self) -> Table:
         """Return the closing summary."""
@@ -94,14 +108,16 @@ class FinishedWheel:
 
 def expectation(prepared: Prepared) -> WheelExpectation:
     """Say what the audit must find in a wheel of this plan."""
-    images: Counter[Architecture] = Counter()
-    for module in prepared.plan.modules:
-        cuda_units = sum(unit.language == "cuda" for unit in module.units)
-        for name in module.architectures:
-            images[Architecture.parse(name)] += cuda_units
+    units = tuple(
+        DeviceUnit(module.name, unit.name, tuple(map(Architecture.parse, module.architectures)))
+        for module in prepared.plan.modules
+        for unit in module.units
+        if unit.language == "cuda"
+    )
     library = LibraryExpectation(
-        images=dict(images),
+        images=Counter(target for unit in units for target in unit.architectures),
         forbidden_prefixes=tuple(folder for folder, _ in prefix_maps(prepared)),
+        units=units,
     )
     return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES)
 
@@ -130,15 +146,16 @@ def build_wheel(
     with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".audit-") as name:
         compiled = build.compile_wheel(prepared, Path(name), console, memory_megabytes)
         wanted = expectation(prepared)
-        first = audit_wheel(compiled.wheel, wanted, prepared.toolkit)
+        with progress.reading(console) as reading:
+            first = audit_wheel(compiled.wheel, wanted, prepared.toolkit, reading)
         require_passed(first)
         tagged = tag(compiled.wheel, first.platform)
-        report = audit_wheel(tagged, wanted, prepared.toolkit)
-        require_passed(report)
+        second = audit_wheel(tagged, wanted, prepared.toolkit, earlier=first)
+        require_passed(second)
         out.mkdir(parents=True, exist_ok=True)
         final = out.resolve() / tagged.name
         tagged.replace(final)
-    return FinishedWheel(final, prepared.plan, compiled, report)
+    return FinishedWheel(final, prepared.plan, compiled, second)
 
 
 def tag(wheel: Path, platform: str) -> Path:

@@ -2,14 +2,17 @@
 
 from aot.audit.images import Image, count_images, parse_images, read_images
 from aot.audit.library import LibraryExpectation, LibraryReport, audit_library
+from aot.audit.modules import DeviceUnit, ModuleImages
 from aot.audit.report import Finding, as_json, print_report, require_passed
 from aot.audit.wheel import WheelExpectation, WheelReport, audit_wheel, platform_tag
 
 __all__ = [
+    "DeviceUnit",
     "Finding",
     "Image",
     "LibraryExpectation",
     "LibraryReport",
+    "ModuleImages",
     "WheelExpectation",
     "WheelReport",
     "as_json",

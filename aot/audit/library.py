@@ -11,6 +11,7 @@ from pathlib import Path
 from aot.architectures import Architecture
 from aot.audit import images, symbols
 from aot.audit.findings import Finding, sha256, shortened
+from aot.audit.modules import DeviceUnit, ModuleImages, Progress, audit_modules, no_progress
 from aot.errors import AuditError
 from aot.toolchain import Toolkit
 
@@ -34,6 +35,9 @@ class LibraryExpectation:
         Patterns of the libraries and symbols that it may ask for.
     forbidden_prefixes
         Folders of the build machine, none of which may be named in it.
+    units
+        The translation units with device code, in the order of the plan: each image is then known
+        by its module, and its machine code is read.
     """
 
     images: Mapping[Architecture, int | None]
@@ -42,6 +46,7 @@ class LibraryExpectation:
     needed: tuple[str, ...] = symbols.ALLOWED_NEEDED
     undefined: tuple[str, ...] = symbols.ALLOWED_UNDEFINED
     forbidden_prefixes: tuple[str, ...] = ()
+    units: tuple[DeviceUnit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class LibraryReport:
         The newest version of the C library it asks for, such as ``"2.17"``, and by which symbols.
     findings
         Empty when all is as expected.
+    modules
+        Its images by module and target, where the expectation names its units.
     """
 
     name: str
@@ -77,6 +84,7 @@ class LibraryReport:
     c_library: str
     c_library_symbols: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    modules: tuple[ModuleImages, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -85,7 +93,11 @@ class LibraryReport:
 
 
 def audit_library(
-    path: Path, expectation: LibraryExpectation, toolkit: Toolkit, name: str | None = None
+    path: Path,
+    expectation: LibraryExpectation,
+    toolkit: Toolkit,
+    name: str | None = None,
+    progress: Progress = no_progress,
 ) -> LibraryReport:
     """Read a shared library and compare it with what it must be.
 
@@ -96,9 +108,11 @@ def audit_library(
     expectation
         What it must hold.
     toolkit
-        Its ``cuobjdump`` lists the device code.
+        Its ``cuobjdump`` lists the device code, its ``nvdisasm`` reads it.
     name
         How the report calls it; by default its path.
+    progress
+        Is told how many images have been read.
 
     Raises
     ------
@@ -113,8 +127,15 @@ def audit_library(
     device_code = images.read_images(path, toolkit)
     dynamic = symbols.read_dynamic(path)
     c_library, c_library_symbols = dynamic.newest_c_library()
+    image_problems = tuple(_image_problems(device_code, expectation))
+    modules: tuple[ModuleImages, ...] = ()
+    # Where images are missing, those that are left cannot be told apart.
+    if expectation.units and not image_problems:
+        modules, image_problems = audit_modules(
+            path, device_code, expectation.units, toolkit, progress
+        )
     problems = [
-        *_image_problems(device_code, expectation),
+        *image_problems,
         *_dynamic_problems(dynamic, expectation),
         *_path_problems(path, expectation.forbidden_prefixes),
     ]
@@ -130,6 +151,7 @@ def audit_library(
         c_library=c_library,
         c_library_symbols=c_library_symbols,
         findings=tuple(Finding("error", problem, where) for problem in problems),
+        modules=modules,
     )
 
 

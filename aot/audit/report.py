@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print one line a library, and each finding."""
+    """Print one line a library and one a module and target, and each finding."""
     libraries = report.libraries if isinstance(report, WheelReport) else (report,)
     table = Table(title=f"Audit of {report.name}", title_justify="left")
     for heading in ("Library", "Size", "Images", "PTX", "Needs"):
@@ -51,6 +51,9 @@ def print_report(report: Report, console: Console) -> None:
             ", ".join(library.needed),
         )
     console.print(table)
+    for library in libraries:
+        if library.modules:
+            console.print(_machine_code(library))
     for library in libraries:
         symbols = shortened(library.c_library_symbols)
         console.print(
@@ -66,6 +69,16 @@ def print_report(report: Report, console: Console) -> None:
             f"{finding.severity}: {finding.where} {finding.what}", markup=False, highlight=False
         )
     console.print("Audit passed" if report.passed else "Audit failed")
+
+
+def _machine_code(library: LibraryReport) -> Table:
+    table = Table(title=f"Machine code of {library.name}", title_justify="left")
+    for heading in ("Module", "Target", "Images", "Holds"):
+        table.add_column(heading, overflow="fold")
+    for one in library.modules:
+        holds = " ".join(one.instructions)
+        table.add_row(one.module, one.architecture, str(one.images), holds)
+    return table
 
 
 def _counts(counts: Mapping[str, int]) -> str:

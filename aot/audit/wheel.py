@@ -15,6 +15,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from aot.audit.findings import Finding, sha256
 from aot.audit.library import LibraryExpectation, LibraryReport, audit_library
+from aot.audit.modules import Progress, no_progress
 from aot.errors import AuditError
 from aot.toolchain import Toolkit
 
@@ -104,7 +105,13 @@ def platform_tag(wheel: Path) -> str:
     return str(result.overall_policy.name)
 
 
-def audit_wheel(wheel: Path, expectation: WheelExpectation, toolkit: Toolkit) -> WheelReport:
+def audit_wheel(
+    wheel: Path,
+    expectation: WheelExpectation,
+    toolkit: Toolkit,
+    progress: Progress = no_progress,
+    earlier: WheelReport | None = None,
+) -> WheelReport:
     """Read a wheel and compare it with what it must be.
 
     Parameters
@@ -114,14 +121,18 @@ def audit_wheel(wheel: Path, expectation: WheelExpectation, toolkit: Toolkit) ->
     expectation
         What it must hold.
     toolkit
-        Its ``cuobjdump`` lists the device code.
+        Its ``cuobjdump`` lists the device code, its ``nvdisasm`` reads it.
+    progress
+        Is told how many images have been read.
+    earlier
+        What the same expectation found: a library that is the same byte for byte is not read again.
 
     Raises
     ------
     AuditError
         When it cannot be read as a wheel at all.
     ToolchainError
-        When the toolkit has no ``cuobjdump``.
+        When the toolkit lacks one of them.
     """
     platform = platform_tag(wheel)
     findings = list(_tag_findings(wheel, platform))
@@ -136,7 +147,13 @@ def audit_wheel(wheel: Path, expectation: WheelExpectation, toolkit: Toolkit) ->
             findings.append(Finding("error", what, name))
         for name in sorted(present & set(expectation.libraries)):
             path = Path(archive.extract(name, scratch))
-            reports.append(audit_library(path, expectation.libraries[name], toolkit, name))
+            digest = sha256(path)
+            known = [one for one in earlier.libraries if one.sha256 == digest] if earlier else []
+            reports.append(
+                known[0]
+                if known
+                else audit_library(path, expectation.libraries[name], toolkit, name, progress)
+            )
     return WheelReport(
         name=wheel.name,
         size=wheel.stat().st_size,

@@ -39,7 +39,7 @@ def cmake_variables(
     maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in prefix_maps]
 
     def command(unit: Unit) -> list[str]:
-        flags = [_expand(flag, roots) for flag in unit.flags]
+        flags = [roots.expand(flag) for flag in unit.flags]
         if unit.language == "cuda":
             host = ["-ccbin", str(host_compiler)]
             return [str(nvcc), *host, *flags, *(f"-Xcompiler={flag}" for flag in maps)]
@@ -69,7 +69,7 @@ def cmake_variables(
         add(_set(f"FP4AOT_UNITS_{module.name}", [unit.name for unit in module.units]))
         for unit in module.units:
             key = f"{module.name}_{unit.name}"
-            add(_set(f"FP4AOT_SOURCE_{key}", [_expand(unit.source, roots)]))
+            add(_set(f"FP4AOT_SOURCE_{key}", [roots.expand(unit.source)]))
             add(_set(f"FP4AOT_POOL_{key}", [schedule.pool(unit)]))
             add(_set(f"FP4AOT_COMMAND_{key}", command(unit)))
     return "\n".join(lines) + "\n"
@@ -89,12 +89,6 @@ def _library_folder(cuda: Path) -> Path:
         if (cuda / name / "libcudart_static.a").exists():
             return cuda / name
     return cuda / "lib64"
-
-
-def _expand(text: str, roots: Roots) -> str:
-    for token, path in roots.tokens():
-        text = text.replace(token, path)
-    return text
 
 
 def _set(name: str, values: Iterable[str]) -> str:

@@ -439,7 +439,57 @@ def test_file_that_is_no_wheel_is_an_audit_error(workshop: Workshop, content: by
         audit.platform_tag(wheel)
 
 
+def test_a_library_that_has_been_read_is_not_read_again(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(workshop)
+    first = wheel_report(workshop, wheel)
+    read: list[Path] = []
+    real = audit.wheel.audit_library
+
+    def count(path: Path, *rest: object) -> object:
+        read.append(path)
+        return real(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(audit.wheel, "audit_library", count)
+    expected = WheelExpectation(libraries={INNER: EXPECTED}, notices=("other",))
+    again = audit.audit_wheel(wheel, expected, workshop.toolkit(LISTING), earlier=first)
+    assert read == []
+    assert again.libraries == first.libraries
+    # One byte differs: nothing that was found before counts.
+    changed = workshop.good_library()
+    changed.write_bytes(changed.read_bytes() + b"x")
+    audit.audit_wheel(
+        make_wheel(workshop, library=changed), expected, workshop.toolkit(LISTING), earlier=first
+    )
+    assert len(read) == 1
+
+
 # Reports
+
+
+def test_report_shows_what_the_machine_code_holds(workshop: Workshop) -> None:
+    report = audit.audit_library(workshop.good_library(), EXPECTED, workshop.toolkit(LISTING))
+    images = audit.ModuleImages("fp4_gemm", "12.0f", 2, 10, 5, ("ACQBULK", "OMMA.4X"))
+    console = Console(file=io.StringIO(), width=200)
+    audit.print_report(dataclasses.replace(report, modules=(images,)), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "fp4_gemm" in text
+    assert "ACQBULK OMMA.4X" in text
+
+
+def test_images_are_not_attributed_where_some_are_missing(workshop: Workshop) -> None:
+    units = (audit.DeviceUnit("m", "a", (F120,)), audit.DeviceUnit("m", "b", (F120,)))
+    expected = dataclasses.replace(EXPECTED, images={F120: 3}, units=units)
+    found = problems(workshop, workshop.good_library(), expected)
+    assert found == ["holds 2 images for 12.0f; its plan makes 3"]
+
+
+def test_a_listing_without_device_code_behind_it_is_not_trusted(workshop: Workshop) -> None:
+    units = (audit.DeviceUnit("m", "a", (F120,)), audit.DeviceUnit("m", "b", (F120,)))
+    expected = dataclasses.replace(EXPECTED, units=units)
+    (found,) = problems(workshop, workshop.good_library(), expected)
+    assert found.startswith("packs 0 images where cuobjdump lists 2")
 
 
 def test_report_is_json_and_text(workshop: Workshop) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
+from rich.console import Console
 
-from aot import build
+from aot import build, measure
 from aot.build import relevant
+from aot.costs import Cost, UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import BuildError
 from aot.host_compiler import HostCompiler
@@ -165,6 +169,67 @@ def test_the_estimate_has_the_names_that_ninja_prints(tmp_path: Path) -> None:
     sources = Path(build.__file__).parents[1].glob("wheels/fp4aot/csrc/*.cpp")
     generated = {"tvm_ffi/env_c_api", "operators/kernel_entries"}
     assert own == generated | {f"operators/{path.stem}" for path in sources}
+
+
+# What a build has cost
+
+
+@pytest.fixture
+def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """A backend that compiles unit `one` and takes `two` from the cache, with no cache to ask."""
+    start = prepared(tmp_path)
+    monkeypatch.setattr(build, "_cache_counts", lambda _: None)
+    monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: Path("/bin/sccache"))
+    monkeypatch.setattr(build.measure, "_SECONDS_BETWEEN", 0.01)
+    running = measure.Process("cicc", ("cicc", str(tmp_path / "one.cu")), 6600)
+    monkeypatch.setattr(build.measure, "running_compilers", lambda: [running])
+    return start
+
+
+def run_backend(start: Prepared, monkeypatch: pytest.MonkeyPatch, end: str) -> build.Compiled:
+    log = start.folders.root / "wheel" / ".ninja_log"
+    log.parent.mkdir(exist_ok=True)
+    lines = "0\t138000\t1\tunits/m/one.o\tx\n0\t7000\t1\tunits/m/two.o\ty\n"
+    out = start.folders.root / "out"
+    out.mkdir(exist_ok=True)
+    code = (
+        f"import time; time.sleep(0.2); open({str(log)!r}, 'w').write({lines!r});"
+        "print('[aot 1/3] compile m/one'); print('[aot 2/3] compile m/two');"
+        "print('[aot 3/3] merge m');"
+        f"open({str(out / 'fp4aot-1-py3-none-any.whl')!r}, 'w'); {end}"
+    )
+    monkeypatch.setattr(build, "_command", lambda *_: python(code))
+    return build.compile_wheel(start, out, Console(file=io.StringIO()), 8000)
+
+
+def test_units_have_the_time_of_ninja_and_the_memory_that_was_seen(
+    backend: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = run_backend(backend, monkeypatch, "pass")
+    assert compiled.units == (
+        UnitCost("m", "one", "compiled", 138.0, Cost(138.0, 6600)),
+        UnitCost("m", "two", "cache", 7.0, None),
+    )
+    (entry,) = json.loads(backend.folders.costs.read_text()).values()
+    assert entry == {"unit": "m/one", "seconds": 138.0, "megabytes": 6600}
+    # The next build takes both from the cache, and knows what the first one cost.
+    monkeypatch.setattr(build.measure, "running_compilers", list)
+    again = run_backend(backend, monkeypatch, "pass")
+    assert again.units[0] == UnitCost("m", "one", "cache", 138.0, Cost(138.0, 6600))
+
+
+def test_a_build_that_fails_records_what_it_has_compiled(
+    backend: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BuildError):
+        run_backend(backend, monkeypatch, "raise SystemExit(1)")
+    assert len(json.loads(backend.folders.costs.read_text())) == 1
+
+
+def test_the_record_is_not_in_the_cache_itself(tmp_path: Path) -> None:
+    # Whoever empties the object cache has to compile again, and then measures again.
+    folders = prepared(tmp_path).folders
+    assert folders.costs.parent == folders.object_cache.parent
 
 
 # The object cache

@@ -195,11 +195,18 @@ def test_a_plan_as_json_is_nothing_but_json(prepare: list[dict[str, Any]]) -> No
     assert "preparing" in result.stderr
 
 
-def test_a_plan_for_people_has_units_estimates_and_the_hash(prepare: list[dict[str, Any]]) -> None:
+def test_a_plan_for_people_has_modules_estimates_and_the_hash(
+    prepare: list[dict[str, Any]],
+) -> None:
     result = invoke("plan", "--memory-limit", "8000")
     assert result.exit_code == 0
-    for part in ("csrc_kv", "700", "60", "9.0a 12.0f", "13.0.88", "0.7.2", PLAN.hash[:16]):
+    for part in ("kv", "700", "1:00", "9.0a 12.0f", "13.0.88", "0.7.2", "1 unit", PLAN.hash[:16]):
         assert part in result.stdout
+    assert "csrc_kv" not in result.stdout
+
+
+def test_a_plan_for_people_lists_every_unit_on_request(prepare: list[dict[str, Any]]) -> None:
+    assert "csrc_kv" in invoke("plan", "--memory-limit", "8000", "--units").stdout
 
 
 def test_empty_options_mean_the_defaults(prepare: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from aot.codegen import cmake
 from aot.codegen.cmake import cmake_variables, torch_target_macro
 from aot.errors import PlanError
 from aot.memory import Schedule
@@ -179,7 +178,7 @@ def test_no_token_is_left_over() -> None:
 def test_tokens_are_undone(tmp_path: Path) -> None:
     nested = dataclasses.replace(ROOTS, cuda=tmp_path, torch=tmp_path / "site/torch")
     for flag in (f"-I{tmp_path}/include", f"-isystem{tmp_path}/site/torch/include:{tmp_path}"):
-        assert cmake._expand(nested.tokenize(flag), nested) == flag
+        assert nested.expand(nested.tokenize(flag)) == flag
 
 
 def test_flags_reach_cmake_letter_by_letter(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from aot.architectures import Architecture
 from aot.catalog import Module, Preset
 from aot.environment import FlashInferEnvironment
 from aot.errors import ArchitectureError, PlanError, ToolchainError
+from aot.estimates import estimate
 from aot.plan import (
     ADDED_DEFINES,
     ADDED_HOST_FLAGS,
@@ -146,6 +147,70 @@ def test_no_path_of_the_machine_is_in_the_plan(machine: Machine, tmp_path: Path)
     assert str(tmp_path) not in text
     for token in ("@FLASHINFER@/csrc", "@CUDA@/include", "@PYTHON_INCLUDE@", "@TVM_FFI@/include"):
         assert token in text
+
+
+def _render_sources(machine: Machine, workspace: Path) -> SpecificationSet:
+    """Let the KV module have a source that FlashInfer renders, as its GEMM modules do."""
+    name = "gen_gemm_sm120_cutlass_fp4/fp4_gemm_cutlass_half_128_64_128.cu"
+    rendered = workspace / ".cache/flashinfer/0.7.2/120f/generated" / name
+    rendered.parent.mkdir(parents=True)
+    rendered.write_text("INSTANTIATE(half, 128, 64, 128)\n")
+    found = machine.specifications()
+    quantization, kv = found.specifications
+    unit = SourceUnit(rendered, ("-O3", f"-I{workspace}/.cache/include"))
+    kv = dataclasses.replace(kv, units=(*kv.units, unit))
+    return dataclasses.replace(found, workspace=workspace, specifications=(quantization, kv))
+
+
+def test_rendered_sources_make_the_same_plan_in_any_build_folder(
+    machine: Machine, tmp_path: Path
+) -> None:
+    plans, roots = zip(
+        *(
+            make_plan(
+                QUICK,
+                _render_sources(machine, tmp_path / folder),
+                machine.environment(),
+                machine.toolkit(),
+            )
+            for folder in ("build/flashinfer", "a far/longer/place/of/another/checkout")
+        ),
+        strict=True,
+    )
+    assert plans[0] == plans[1]
+    assert plans[0].hash == plans[1].hash
+    unit = plans[0].modules[1].units[-1]
+    assert unit.name == "gen_gemm_sm120_cutlass_fp4_fp4_gemm_cutlass_half_128_64_128"
+    assert unit.source.startswith("@WORKSPACE@/.cache/flashinfer/")
+    assert "-I@WORKSPACE@/.cache/include" in unit.flags
+    assert str(tmp_path) not in json.dumps(plans[0].to_json())
+    # Each machine finds its own again.
+    places = {one.expand(unit.source) for one in roots}
+    assert len(places) == 2
+    assert all(Path(place).read_text().startswith("INSTANTIATE") for place in places)
+
+
+def test_a_workspace_inside_another_root_keeps_its_own_token(
+    machine: Machine, tmp_path: Path
+) -> None:
+    # The build folder usually lies inside the checkout, and may lie beside the environment.
+    inside = _render_sources(machine, machine.data / "workspace")
+    plan, _ = make_plan(QUICK, inside, machine.environment(), machine.toolkit())
+    elsewhere = make_plan(
+        QUICK,
+        _render_sources(machine, tmp_path / "elsewhere"),
+        machine.environment(),
+        machine.toolkit(),
+    )[0]
+    assert plan.hash == elsewhere.hash
+
+
+def test_another_rendered_text_is_another_plan(machine: Machine, tmp_path: Path) -> None:
+    specifications = _render_sources(machine, tmp_path / "build")
+    arguments = (machine.environment(), machine.toolkit())
+    before = make_plan(QUICK, specifications, *arguments)[0]
+    specifications.specifications[1].units[-1].source.write_text("INSTANTIATE(half, 256)\n")
+    assert make_plan(QUICK, specifications, *arguments)[0].hash != before.hash
 
 
 def test_labels_of_local_builds_do_not_count(machine: Machine) -> None:
@@ -283,14 +348,16 @@ def test_units_that_would_share_an_object_are_refused(machine: Machine) -> None:
         machine.plan()
 
 
-def test_estimates_are_the_catalogues(machine: Machine) -> None:
+def test_estimates_are_those_of_the_source_and_its_targets(machine: Machine) -> None:
+    machine.flags["csrc/fp4_kv_dequantization.cu"] += [
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_120f,code=sm_120f",
+    ]
+    for unit in machine.plan().units:
+        source = Path(unit.source)
+        assert (unit.memory_megabytes, unit.seconds) == estimate(source, unit.flags)
     by_name = {unit.name: unit for unit in machine.plan().units}
-    large = by_name["kernels_quantization"]
-    assert large.memory_megabytes == catalog.MEMORY_MEGABYTES["quantization.cu"]
-    assert large.seconds == catalog.SECONDS["quantization.cu"]
-    other = by_name["thop_quantize"]
-    assert other.memory_megabytes == catalog.DEFAULT_MEMORY_MEGABYTES
-    assert other.seconds == catalog.DEFAULT_SECONDS
+    assert by_name["kernels_quantization"].seconds > by_name["thop_quantize"].seconds
 
 
 def test_architectures_of_all_modules_are_in_order(machine: Machine) -> None:

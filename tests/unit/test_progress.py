@@ -154,6 +154,31 @@ def test_after_a_resumed_build_nothing_is_left(time: Clock) -> None:
     assert shown(["[aot 1/1] compile m/b\n"], estimate) == "[1/1] compile m/b (about 0:00 left)\n"
 
 
+# The audit
+
+
+def read(count: int, *, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), width=120, force_terminal=terminal)
+    with progress.reading(console) as show:
+        for done in range(1, count + 1):
+            show(done, count, "fp4_gemm")
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_log_is_told_ten_times_how_far_the_audit_is() -> None:
+    lines = read(58, terminal=False).splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "machine code: 6 of 58 images read"
+    assert lines[-1] == "machine code: 58 of 58 images read"
+    assert read(1, terminal=False).splitlines() == ["machine code: 1 of 1 images read"]
+
+
+def test_a_terminal_gets_a_bar_of_the_audit() -> None:
+    text = read(58, terminal=True)
+    assert "reading fp4_gemm" in text
+    assert "58/58" in text
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0:00"), (5.4, "0:05"), (59.6, "1:00"), (65, "1:05"), (3600, "60:00")],

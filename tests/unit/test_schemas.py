@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from aot.catalog import Function, kv_dequantization, quantization
+from aot import steps
+from aot.catalog import Function, gemm, kv_dequantization, kv_quantization, quantization
 from aot.errors import BuildError
 from aot.plan import BuildPlan, ModulePlan, Versions
 from aot.schemas import CompiledSchema, check_schemas, parse_probe, type_name
 
-# As the probe of a real build prints it.
+# As the probe of real builds prints them: FlashInfer 0.7.2.
 REAL_LINE = (
     '{"module": "fp4_kv_dequant", "function": "nvfp4_kv_dequant", "metadata": {"type_schema":'
     '"{\\"type\\":\\"ffi.Function\\",\\"named_args\\":{\\"return\\":[{\\"type\\":\\"None\\"}],'
     '\\"params\\":[{\\"type\\":\\"DLTensor*\\"},{\\"type\\":\\"DLTensor*\\"},'
     '{\\"type\\":\\"DLTensor*\\"},{\\"type\\":\\"DLTensor*\\"}]}}"}}'
 )
-ROWS = (quantization("12.0f"), kv_dequantization("9.0a", "12.0f"))
+REAL_OUTPUT = (
+    r'{"module": "fp4_quantization_120f", "function": "nvfp4_quant_and_per_token_scale",'
+    r' "metadata": {"type_schema":"{\"type\":\"ffi.Function\",'
+    r"\"named_args\":{\"return\":[{\"type\":\"None\"}],\"params\":[{\"type\":\"DLTensor*\"},"
+    r"{\"type\":\"float\"},{\"type\":\"DLTensor*\"},{\"type\":\"DLTensor*\"},"
+    r"{\"type\":\"DLTensor*\"},{\"type\":\"Optional\",\"args\":[{\"type\":\"DLTensor*\"}]},"
+    r'{\"type\":\"int\"},{\"type\":\"int\"}]}}"}}'
+    "\n"
+    r'{"module": "fp4_gemm_cutlass_sm120", "function": "fp4_gemm",'
+    r' "metadata": {"type_schema":"{\"type\":\"ffi.Function\",'
+    r"\"named_args\":{\"return\":[{\"type\":\"None\"}],\"params\":[{\"type\":\"DLTensor*\"},"
+    r"{\"type\":\"DLTensor*\"},{\"type\":\"DLTensor*\"},{\"type\":\"DLTensor*\"},"
+    r"{\"type\":\"DLTensor*\"},{\"type\":\"DLTensor*\"},{\"type\":\"DLTensor*\"},"
+    r'{\"type\":\"int\"}]}}"}}'
+    "\n"
+    r'{"module": "fp4_gemm_cutlass_sm120", "function": "fp4_gemm_tactic_num",'
+    r' "metadata": {"type_schema":"{\"type\":\"ffi.Function\",'
+    r'\"named_args\":{\"return\":[{\"type\":\"int\"}],\"params\":[]}}"}}'
+    "\n"
+)
+ROWS = (
+    quantization("12.0f"),
+    kv_quantization("12.0f"),
+    kv_dequantization("9.0a", "12.0f"),
+    gemm("sm120", "12.0f"),
+)
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
@@ -55,7 +83,8 @@ def probe_output(changes: dict[str, tuple[tuple[str, ...], str]] | None = None) 
     lines = []
     for row in ROWS:
         for function in row.functions:
-            arguments, result = (changes or {}).get(function.name, (function.arguments, "None"))
+            own = (function.arguments, function.result)
+            arguments, result = (changes or {}).get(function.name, own)
             lines.append(probe_line(row.name, function.name, arguments, result))
     return "\n".join(lines) + "\n"
 
@@ -123,9 +152,107 @@ def test_a_changed_signature_is_refused_with_both(arguments: tuple[str, ...], re
 
 
 def test_functions_without_an_operator_are_compared_too() -> None:
-    compiled = parse_probe(probe_output({"fp4_batched_quantize": (("Tensor",), "None")}))
-    with pytest.raises(BuildError, match=r"fp4_batched_quantize \(operator none\)"):
+    name = "e2m1_and_ufp8sf_scale_to_float_sm100"
+    compiled = parse_probe(probe_output({name: (("Tensor",), "None")}))
+    with pytest.raises(BuildError, match=rf"{name} \(operator none\)"):
         check_schemas(PLAN, compiled)
+
+
+# What a real build prints, with one signature altered
+
+
+def real_output(function: str = "", **changes: list[dict[str, Any]]) -> str:
+    """The real lines, with one signature changed, and the catalogue's for the rest."""
+    lines = []
+    for line in REAL_OUTPUT.splitlines():
+        entry = json.loads(line)
+        schema = json.loads(entry["metadata"]["type_schema"])
+        if entry["function"] == function:
+            schema["named_args"] |= changes
+            entry["metadata"]["type_schema"] = json.dumps(schema)
+        lines.append(json.dumps(entry))
+    names = {json.loads(line)["function"] for line in lines}
+    rest = [
+        line for line in probe_output().splitlines() if json.loads(line)["function"] not in names
+    ]
+    return "\n".join([*lines, *rest]) + "\n"
+
+
+def test_the_real_signatures_of_gemm_and_quantization_pass() -> None:
+    compiled = parse_probe(real_output())
+    check_schemas(PLAN, compiled)
+    found = {schema.function: (schema.arguments, schema.result) for schema in compiled}
+    assert found["fp4_gemm"] == (("DLTensor*",) * 7 + ("int",), "None")
+    assert found["fp4_gemm_tactic_num"] == ((), "int")
+
+
+TENSORS = [{"type": "DLTensor*"}] * 7
+PER_TOKEN = "DLTensor*, DLTensor*, DLTensor*, Optional<DLTensor*>, int, int"
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "operator", "changes", "compiled", "expected"),
+    [
+        (
+            *("fp4_gemm_cutlass_sm120", "fp4_gemm", "mm_fp4"),
+            {"params": [*TENSORS, {"type": "Optional", "args": [{"type": "int"}]}]},
+            f"({'DLTensor*, ' * 7}Optional<int>) -> None",
+            f"({'DLTensor*, ' * 7}int) -> None",
+        ),
+        (
+            *("fp4_gemm_cutlass_sm120", "fp4_gemm_tactic_num", "_mm_fp4_tactic_count"),
+            {"params": [{"type": "bool"}]},
+            "(bool) -> int",
+            "() -> int",
+        ),
+        (
+            *("fp4_gemm_cutlass_sm120", "fp4_gemm_tactic_num", "_mm_fp4_tactic_count"),
+            {"return": [{"type": "None"}]},
+            "() -> None",
+            "() -> int",
+        ),
+        (
+            "fp4_quantization_120f",
+            "nvfp4_quant_and_per_token_scale",
+            "nvfp4_quantize_per_token",
+            {"params": [*TENSORS[:5], schema_of("Optional<DLTensor*>"), *[{"type": "int"}] * 2]},
+            f"(DLTensor*, DLTensor*, {PER_TOKEN}) -> None",
+            f"(DLTensor*, float, {PER_TOKEN}) -> None",
+        ),
+    ],
+    ids=["tactic-is-optional", "more-arguments", "another-result", "scale-is-a-tensor"],
+)
+def test_an_altered_real_signature_stops_the_build(
+    tmp_path: Path,
+    module: str,
+    function: str,
+    operator: str,
+    changes: dict[str, list[dict[str, Any]]],
+    compiled: str,
+    expected: str,
+) -> None:
+    # As CMake runs it: the plan and the probe are files, and the stamp lets the build go on.
+    plan, probe, stamp = (tmp_path / name for name in ("plan.json", "probe", "stamp"))
+    plan.write_text(json.dumps(PLAN.to_json()))
+    probe.write_text(f"#!/bin/sh\ncat {tmp_path / 'output'}\n")
+    probe.chmod(0o755)
+    command = ["check-schemas", str(plan), str(probe), str(stamp)]
+
+    (tmp_path / "output").write_text(real_output(function, **changes))
+    result = CliRunner().invoke(steps.steps, command)
+    assert isinstance(result.exception, BuildError)
+    assert str(result.exception) == (
+        "FlashInfer 0.7.2 has other signatures than the operators were written for:\n"
+        f"  {module}.{function} (operator {operator}):\n"
+        f"    compiled: {compiled}\n"
+        f"    expected: {expected}\n"
+        "adapt the operator in wheels/fp4aot/csrc and the row in aot/catalog.py"
+    )
+    assert not stamp.exists()
+
+    (tmp_path / "output").write_text(real_output())
+    assert CliRunner().invoke(steps.steps, command).exit_code == 0
+    assert stamp.exists()
 
 
 def test_every_difference_is_listed() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
+import json
 import zipfile
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from rich.console import Console
 
 from aot import wheel_maker
 from aot.architectures import Architecture
-from aot.audit import Finding, LibraryReport, WheelReport
+from aot.audit import Finding, LibraryReport, ModuleImages, WheelReport
 from aot.build import Compiled
+from aot.costs import Cost, UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import AuditError, BuildError
 from aot.host_compiler import HostCompiler
@@ -87,6 +90,19 @@ def test_every_cuda_unit_has_an_image_for_each_target_of_its_module(prepared: Pr
     assert library.exports == ()
 
 
+def test_images_are_expected_unit_by_unit_in_the_order_of_the_link(prepared: Prepared) -> None:
+    (library,) = expectation(prepared).libraries.values()
+    found = [(one.module, one.name, [*map(str, one.architectures)]) for one in library.units]
+    assert found == [
+        ("quantization", "a", ["12.0f"]),
+        ("quantization", "b", ["12.0f"]),
+        ("kv", "a", ["9.0a", "12.0f"]),
+    ]
+    cmake = (Path(wheel_maker.__file__).parents[1] / "CMakeLists.txt").read_text()
+    assert "foreach(module IN LISTS FP4AOT_MODULES)" in cmake
+    assert "${operator_objects} ${module_objects}" in cmake
+
+
 def test_one_library_and_every_notice(prepared: Prepared) -> None:
     wanted = expectation(prepared)
     assert list(wanted.libraries) == [LIBRARY]
@@ -148,15 +164,15 @@ def report(wheel: Path, *, passed: bool = True) -> WheelReport:
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Compiles nothing; lists the wheels that were audited."""
-    audited: list[str] = []
+def backend(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Compiles nothing; lists the wheels that were audited, and whether one was before."""
+    audited: list[tuple[str, bool]] = []
 
     def compile_wheel(_: Prepared, out: Path, *__: object) -> Compiled:
         return Compiled(make_wheel(out), 65.4, 3, 1)
 
-    def audit_wheel(wheel: Path, *_: object) -> WheelReport:
-        audited.append(wheel.name)
+    def audit_wheel(wheel: Path, *_: object, **options: object) -> WheelReport:
+        audited.append((wheel.name, "earlier" in options))
         return report(wheel)
 
     monkeypatch.setattr(wheel_maker.build, "compile_wheel", compile_wheel)
@@ -165,23 +181,27 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_wheel_is_audited_before_and_after_it_is_tagged(
-    prepared: Prepared, tmp_path: Path, backend: list[str]
+    prepared: Prepared, tmp_path: Path, backend: list[tuple[str, bool]]
 ) -> None:
     finished = build_wheel(prepared, tmp_path / "dist", Console())
     name = "fp4aot-0.1.0-py3-none-{}.whl"
-    assert backend == [name.format("linux_x86_64"), name.format("manylinux_2_28_x86_64")]
-    assert finished.wheel == tmp_path / "dist" / backend[1]
-    assert [path.name for path in (tmp_path / "dist").iterdir()] == [backend[1]]
+    tagged = name.format("manylinux_2_28_x86_64")
+    # Minutes of disassembly are not repeated for a tag.
+    assert backend == [(name.format("linux_x86_64"), False), (tagged, True)]
+    assert finished.wheel == tmp_path / "dist" / tagged
+    assert [path.name for path in (tmp_path / "dist").iterdir()] == [tagged]
     assert not list(tmp_path.glob(".audit-*"))
 
 
 def test_a_wheel_that_fails_is_not_kept(
     prepared: Prepared,
     tmp_path: Path,
-    backend: list[str],
+    backend: list[tuple[str, bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wheel_maker, "audit_wheel", lambda wheel, *_: report(wheel, passed=False))
+    monkeypatch.setattr(
+        wheel_maker, "audit_wheel", lambda wheel, *_, **__: report(wheel, passed=False)
+    )
     with pytest.raises(AuditError, match="exports shown"):
         build_wheel(prepared, tmp_path / "dist", Console())
     assert list(tmp_path.glob("**/*.whl")) == []
@@ -200,6 +220,26 @@ def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
     assert data["plan_hash"] == PLAN.hash
     assert data["modules"] == {"quantization": ("12.0f",), "kv": ("9.0a", "12.0f")}
     assert (data["size"], data["cache_hits"]) == (1_500_000, 3)
+
+
+def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None:
+    wheel = tmp_path / "fp4aot.whl"
+    images = (ModuleImages("kv", "9.0a", 1, 9_000, 1_000), ModuleImages("kv", "12.0f", 1, 8, 2))
+    audited = report(wheel)
+    (library,) = audited.libraries
+    library = dataclasses.replace(library, modules=images)
+    audited = dataclasses.replace(audited, libraries=(library,))
+    units = (UnitCost("kv", "a", "cache", 2.0, Cost(61.0, 700)),)
+    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 5, None, None, units), audited)
+    rows = {row["name"]: row for row in finished.to_json()["module_reports"]}
+    assert list(rows) == ["quantization", "kv"]
+    assert list(rows["kv"]["architectures"]) == ["9.0a", "12.0f"]
+    assert (rows["kv"]["compile_seconds"], rows["kv"]["peak_megabytes"]) == (61.0, 700)
+    json.dumps(finished.to_json())
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(finished.module_table())
+    assert "1:01" in captured.get()
 
 
 def test_without_a_cache_the_summary_does_not_speak_of_one(tmp_path: Path) -> None:

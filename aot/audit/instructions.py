@@ -1,0 +1,96 @@
+"""What the machine code of a module must hold. Data, no logic.
+
+The names are the disassembler's own, as they stand in the machine code that CUDA 13.0 makes of
+FlashInfer 0.7.2's GEMM, in every kernel of every target:
+
+==========  ======================================  ==========================================
+target      wait for the kernel before it           block-scaled FP4 product
+==========  ======================================  ==========================================
+10.0a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
+10.3a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.BLOCK16``, ``UTCOMMA.2CTA.BLOCK16``
+11.0a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
+12.0f       ``ACQBULK``                             ``OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X``
+==========  ======================================  ==========================================
+
+``PREEXIT`` lets the next kernel start early. CUTLASS has none of it for 12.x, and without it
+nothing is wrong, only later: it is not asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One kind of instruction that must be there.
+
+    Parameters
+    ----------
+    what
+        What it is, for people.
+    mnemonic
+        Its name with its modifiers.
+    cause
+        The likely reason when it is missing.
+    majors
+        The major versions of the targets that have it under this name.
+    every_kernel
+        Whether each kernel must hold it; else one of an image must.
+    """
+
+    what: str
+    mnemonic: re.Pattern[str]
+    cause: str
+    majors: tuple[int, ...] = (10, 11, 12)
+    every_kernel: bool = True
+
+
+_WAIT: Final = "the wait for the kernel before it (griddepcontrol.wait)"
+_WAIT_MNEMONIC: Final = re.compile(r"ACQBULK")
+_GEMM_CAUSE: Final = "its kernel body was compiled out: the target has lost its suffix"
+_CONVERSION_CAUSE: Final = "a target without its suffix, whose conversions are emulated"
+
+_GEMM: Final = (
+    Instruction(
+        _WAIT,
+        _WAIT_MNEMONIC,
+        "the define CUTLASS_ENABLE_GDC_FOR_SM100 is lost, and the wait has turned into nothing",
+    ),
+    # Blocks of 16: a bare UTCOMMA is MXFP4's product, over blocks of 32.
+    Instruction(
+        "the block-scaled FP4 product (tcgen05.mma, kind::mxf4nvf4)",
+        re.compile(r"UTCOMMA\.(.+\.)?(4X|BLOCK16)(\..+)?"),
+        _GEMM_CAUSE,
+        majors=(10, 11),
+    ),
+    Instruction(
+        "the block-scaled FP4 product (mma, kind::mxf4nvf4)",
+        re.compile(r"OMMA\.SF\..*E2M1\.E2M1\..+"),
+        _GEMM_CAUSE,
+        majors=(12,),
+    ),
+)
+_QUANTIZATION: Final = (
+    Instruction(
+        _WAIT, _WAIT_MNEMONIC, "a guard on __CUDA_ARCH__ that this target fails", every_kernel=False
+    ),
+    Instruction(
+        "the conversion to e2m1",
+        re.compile(r"F2FP\..*E2M1\.F32\.PACK.*"),
+        _CONVERSION_CAUSE,
+        every_kernel=False,
+    ),
+)
+
+REQUIRED: Final = (
+    ("fp4_gemm_*", _GEMM),
+    ("fp4_quantization_*", _QUANTIZATION),
+    ("fp4_kv_quant", _QUANTIZATION[1:]),
+)
+"""Patterns of module names, and what each image of such a module holds. Others: no demand."""
+
+WITHOUT_KERNELS: Final = ("csrc_fp4_gemm_cutlass*",)
+"""Patterns of translation units that only choose among the kernels of the others."""

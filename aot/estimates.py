@@ -1,0 +1,70 @@
+"""What compiling a translation unit costs: measured on two cores, two compilers at once, CUDA 13.0.
+
+Data, but for the one function that looks it up. The estimates cap how many compilers run at once,
+and tell when a build will be over; `aot build` reports what it measures beside them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of some translation units.
+
+    Parameters
+    ----------
+    pattern
+        Of the folder and name of their sources.
+    megabytes
+        Peak memory of the largest compiler process.
+    seconds
+        Wall time for one target.
+    more_seconds
+        For each further target: what does not depend on the target is done once.
+    """
+
+    pattern: str
+    megabytes: int
+    seconds: int
+    more_seconds: int = 0
+
+
+# The first that fits counts. FlashInfer renders a source for each tile shape and output type; only
+# their folder tells which group of kernels they belong to.
+ESTIMATES: Final = (
+    Estimate("gen_gemm_sm100_cutlass_fp4/*", 5900, 150, 90),
+    Estimate("gen_gemm_sm103_cutlass_fp4/*", 5900, 150, 90),
+    Estimate("gen_gemm_sm120_cutlass_fp4/*", 7200, 140, 90),
+    Estimate("csrc/fp4_gemm_cutlass*.cu", 1400, 40, 10),
+    Estimate("kernels/quantization.cu", 1300, 115),
+    Estimate("csrc/fp4_kv_*.cu", 400, 8, 2),
+    Estimate("*", 700, 10),
+)
+"""Where memory is short, the largest unit of a group decides: one figure serves a whole group."""
+
+
+def estimate(source: Path, flags: Sequence[str] = ()) -> tuple[int, int]:
+    """Look up what a translation unit costs.
+
+    Parameters
+    ----------
+    source
+        Its source.
+    flags
+        Its compiler flags, which name its targets.
+
+    Returns
+    -------
+    tuple[int, int]
+        Megabytes and seconds.
+    """
+    place = f"{source.parent.name}/{source.name}"
+    found = next(one for one in ESTIMATES if fnmatch.fnmatchcase(place, one.pattern))
+    targets = sum(flag.startswith("-gencode") for flag in flags)
+    return found.megabytes, found.seconds + found.more_seconds * max(0, targets - 1)
