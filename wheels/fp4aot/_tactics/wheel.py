@@ -1,0 +1,59 @@
+"""What a table must fit: the wheel, and what is known of the driver without touching a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fp4aot import _manifest
+
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """The facts that decide whether a table fits.
+
+    Parameters
+    ----------
+    version, plan_hash, flashinfer, cuda_runtime
+        As in the manifest.
+    driver
+        Version of the NVIDIA driver, or None where there is none or it is not known.
+    tactic_count
+        How many tactics the wheel's FP4 GEMM for a capability has; 0 where it has no such GEMM.
+    """
+
+    version: str
+    plan_hash: str
+    flashinfer: str
+    cuda_runtime: str
+    driver: str | None
+    tactic_count: Callable[[int, int], int]
+
+
+def this_wheel(manifest: _manifest.Manifest | None = None) -> Wheel:
+    """Describe the wheel that is installed. Needs the operators, and no GPU."""
+    manifest = manifest or _manifest.read()
+    return Wheel(
+        version=manifest.version,
+        plan_hash=manifest.plan_hash,
+        flashinfer=dict(manifest.versions)["flashinfer"],
+        cuda_runtime=manifest.cuda_version,
+        driver=driver_version(),
+        tactic_count=torch.ops.fp4aot._mm_fp4_tactic_count.default,
+    )
+
+
+def driver_version(file: Path = _DRIVER_FILE) -> str | None:
+    """Read the version of the NVIDIA kernel driver, without initialising CUDA."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s", text)
+    return match[1] if match else None

@@ -1,0 +1,24 @@
+// Which tactic `mm_fp4` runs: a table that is replaced as a whole, and read without a lock.
+#pragma once
+
+#include "kernel_table.h"
+#include "tensor.h"
+
+namespace fp4aot {
+
+// FlashInfer's own default, where the table says nothing.
+constexpr int64_t kDefaultTactic = -1;
+
+// How many tactics the GEMM for a device has; 0 where this library has no GEMM for it.
+int64_t mm_fp4_tactic_count(int64_t major, int64_t minor);
+
+// Replaces the table. Columns: major, minor, out dtype (0 = bfloat16, 1 = float16), N, K, smallest
+// M of the bucket, tactic.
+void set_mm_fp4_tactics(Tensor table);
+
+// For tensors on cuda:`device`: the tactic of the largest bucket that is not above M, else of the
+// smallest bucket, else the default.
+int64_t find_tactic(const char* operator_name, int device, ScalarType out_dtype, int64_t m,
+                    int64_t n, int64_t k);
+
+}  // namespace fp4aot
