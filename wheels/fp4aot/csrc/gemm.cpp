@@ -1,0 +1,294 @@
+// mm_fp4: FP4 matrix multiplication with block scales, through FlashInfer's CUTLASS kernels.
+//
+// Three modules export this function (10.0 and 11.0, 10.3, 12.x); the kernel table picks the one
+// whose image fits the device of `a`.
+#include "gemm.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checks.h"
+#include "cuda_state.h"
+#include "errors.h"
+#include "gemm_tactics.h"
+#include "kernel_table.h"
+#include "tvm_ffi_call.h"
+
+namespace fp4aot {
+
+namespace {
+
+constexpr const char* kOperator = "mm_fp4";
+constexpr int64_t kBlock = 16;     // values that share one block scale
+constexpr int64_t kMultiple = 32;  // of N and K: 16 bytes of packed values
+// Tensor maps of packed 4-bit values need it, and so do 256-bit stores of the results.
+constexpr std::uintptr_t kAlignment = 32;
+
+KernelFunction kernel{kOperator, "fp4_gemm"};
+
+// FlashInfer keeps the workspace size of every problem in a map without a lock.
+std::mutex call_mutex;
+
+struct Problem {
+  Tensor a;  // [..., M, K / 2]
+  Tensor b;  // [..., K / 2, N], column-major
+  Tensor a_scales, b_scales;
+  Tensor alpha;
+  int64_t batch;  // 1 for matrices
+  int64_t m, n, k;
+  std::vector<int64_t> out_sizes;
+};
+
+// "16 rows of 64 values"
+std::string rows_text(int64_t rows, int64_t k) { return text(rows, " rows of ", k, " values"); }
+
+// Names the other layout that has as many scales, which is then what they are likely in.
+std::string likeness(int64_t numel, int64_t batch, int64_t rows, int64_t k) {
+  const int64_t columns = k / kBlock;
+  if (numel == batch * rows * columns) return ", as many as layout_linear has";
+  if (numel == batch * round_up(rows, 8) * round_up(columns, 4)) {
+    return ", as many as layout_8x4 has";
+  }
+  return "";
+}
+
+// Scales in the 128x4 layout: their memory counts, not their shape. `accept_transposed` admits the
+// transpose of a contiguous tensor, which is how FlashInfer's callers pass the scales of b.
+void check_block_scales(const char* argument, const Tensor& scales, int64_t rows, const Tensor& a,
+                        bool accept_transposed) {
+  check_dtype(kOperator, argument, scales, {ScalarType::Byte, ScalarType::Float8_e4m3fn});
+  check_same_device(kOperator, argument, scales, "a", a);
+  const bool transposed = accept_transposed && is_column_major(scales);
+  if (!scales.is_contiguous() && !transposed) {
+    argument_error(kOperator, argument,
+                   text("shape ", shape_text(scales), " with strides ", strides_text(scales)),
+                   text("contiguous scales", accept_transposed ? " or their transpose" : ""),
+                   "pass them as the quantizer returned them");
+  }
+  const bool batched = a.dim() == 3;
+  const int64_t batch = batched ? a.size(0) : 1;
+  const int64_t k = a.size(-1) * 2;
+  const int64_t expected = batch * round_up(rows, 128) * round_up(k / kBlock, 4);
+  if (scales.numel() != expected) {
+    argument_error(
+        kOperator, argument,
+        text(scales.numel(), " scales", likeness(scales.numel(), batch, rows, k)),
+        text(expected, " (layout_128x4 for ",
+             batched ? text("each of ", batch, " matrices with ", rows_text(rows, k))
+                     : rows_text(rows, k),
+             ")"),
+        text("quantize with the 128x4 layout", batched ? ", each matrix by itself" : ""));
+  }
+}
+
+void check_positive_multiple(const char* argument, const Tensor& tensor, int64_t size,
+                             const char* what) {
+  if (size != 0 && size % kMultiple == 0) return;
+  argument_error(
+      kOperator, argument, text("shape ", shape_text(tensor), " (", size, " ", what, ")"),
+      text("a positive multiple of ", kMultiple, " ", what), "pad it with zeros before quantizing");
+}
+
+const char* pass_transposed(const Tensor& b) {
+  return b.dim() == 2 ? "pass weight.T of a contiguous weight [N, K / 2]"
+                      : "pass weight.transpose(-2, -1) of a contiguous weight [B, N, K / 2]";
+}
+
+void check_matching_shapes(const Tensor& a, const Tensor& b) {
+  if (a.dim() == 3 && a.size(0) != b.size(0)) {
+    argument_error(kOperator, "b", text("shape ", shape_text(b)),
+                   text(a.size(0), " matrices, as in a of shape ", shape_text(a)),
+                   "pass one matrix of b for each matrix of a");
+  }
+  if (a.size(-1) != b.size(-2)) {
+    argument_error(kOperator, "b", text("shape ", shape_text(b)),
+                   text(a.size(-1), " rows (K / 2), for a of shape ", shape_text(a)),
+                   pass_transposed(b));
+  }
+  check_positive_multiple("a", a, a.size(-1) * 2, "values a row");
+  check_positive_multiple("b", b, b.size(-1), "columns");
+  if (a.dim() == 3) check_int32(kOperator, "a", a.size(0), "a number of matrices of");
+  check_int32(kOperator, "a", a.size(-2), "a number of rows of");
+  check_int32(kOperator, "a", a.size(-1) * 2, "a number of values a row of");
+  check_int32(kOperator, "b", b.size(-1), "a number of columns of");
+}
+
+// The kernels could read another b only after a copy, which every call would pay.
+void check_column_major(const Tensor& b) {
+  if (is_column_major(b)) return;
+  const int64_t rows = b.size(-2);
+  argument_error(kOperator, "b", text("shape ", shape_text(b), " with strides ", strides_text(b)),
+                 text("strides ",
+                      list_text(b.dim() == 2 ? std::vector<int64_t>{1, rows}
+                                             : std::vector<int64_t>{rows * b.size(-1), 1, rows}),
+                      " (column major)"),
+                 pass_transposed(b));
+}
+
+Problem describe(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
+                 const std::optional<Tensor>& alpha, int64_t tactic) {
+  check_dtype(kOperator, "a", a, {ScalarType::Byte, ScalarType::Float4_e2m1fn_x2});
+  check_rank(kOperator, "a", a, {2, 3});
+  check_dtype(kOperator, "b", b, {ScalarType::Byte, ScalarType::Float4_e2m1fn_x2});
+  check_rank(kOperator, "b", b, {a.dim()});
+  check_same_device(kOperator, "b", b, "a", a);
+  check_matching_shapes(a, b);
+  check_column_major(b);
+  check_block_scales("a_descale", a_descale, a.size(-2), a, false);
+  check_block_scales("b_descale", b_descale, b.size(-1), a, true);
+  if (!alpha.has_value()) {
+    argument_error(kOperator, "alpha", "None", "a float32 tensor (the kernels always read it)",
+                   "pass 1 / (a_global_sf * b_global_sf) as a tensor of shape [1]");
+  }
+  check_dtype(kOperator, "alpha", *alpha, {ScalarType::Float});
+  if (alpha->numel() != 1) {
+    argument_error(kOperator, "alpha", text("shape ", shape_text(*alpha)),
+                   "one element (no kernel here applies another alpha to each row)",
+                   "pass a tensor of shape [1] and scale the rows of the result");
+  }
+  check_same_device(kOperator, "alpha", *alpha, "a", a);
+  if (tactic < kDefaultTactic) {
+    argument_error(kOperator, "tactic", text(tactic),
+                   "the number of a tactic, or -1 to have one chosen", "pass -1");
+  }
+  std::vector<int64_t> out_sizes(a.sizes().begin(), a.sizes().end());
+  out_sizes.back() = b.size(-1);
+  const int64_t batch = a.dim() == 3 ? a.size(0) : 1;
+  return {a,     b,          a_descale,  b_descale,      *alpha,
+          batch, a.size(-2), b.size(-1), a.size(-1) * 2, out_sizes};
+}
+
+void check_out_dtype(const Tensor& a, ScalarType out_dtype) {
+  if (!is_one_of(out_dtype, {ScalarType::BFloat16, ScalarType::Half})) {
+    argument_error(kOperator, "out_dtype", dtype_name(out_dtype), "torch.bfloat16 or torch.float16",
+                   "convert the result instead");
+  }
+  check_cuda(kOperator, "a", a);
+}
+
+void check_tactic(int device, int64_t tactic) {
+  const Capability capability = device_capability(kOperator, device);
+  const int64_t count = mm_fp4_tactic_count(capability.major, capability.minor);
+  if (tactic < count) return;
+  argument_error(kOperator, "tactic", text(tactic),
+                 text("-1, or 0 to ", count - 1, " on compute capability ", capability.major, ".",
+                      capability.minor),
+                 "pass -1 to have one chosen");
+}
+
+// Block scales as the flat bytes that FlashInfer expects, whatever their shape and dtype.
+struct ScaleBytes {
+  explicit ScaleBytes(const Tensor& scales) : size(scales.numel()), view(dl_tensor(scales)) {
+    view.dtype = {kDLUInt, 8, 1};
+    view.ndim = 1;
+    view.shape = &size;
+    view.strides = &stride;
+  }
+  ScaleBytes(const ScaleBytes&) = delete;
+  ScaleBytes& operator=(const ScaleBytes&) = delete;
+
+  int64_t size;
+  int64_t stride = 1;
+  DLTensor view;
+};
+
+// A matrix, or a batch of more than one, as FlashInfer takes them: the module for 12.x refuses a
+// batch of one.
+struct MatrixView {
+  MatrixView(const Tensor& tensor, int64_t batch, bool transposed) : view(dl_tensor(tensor)) {
+    const int32_t rank = batch == 1 ? 2 : 3;
+    const int64_t skipped = tensor.dim() - rank;
+    for (int32_t i = 0; i < rank; ++i) {
+      shape[i] = tensor.size(skipped + i);
+      strides[i] = tensor.stride(skipped + i);
+    }
+    if (transposed) {
+      std::swap(shape[rank - 2], shape[rank - 1]);
+      std::swap(strides[rank - 2], strides[rank - 1]);
+    }
+    view.ndim = rank;
+    view.shape = shape;
+    view.strides = strides;
+  }
+  MatrixView(const MatrixView&) = delete;
+  MatrixView& operator=(const MatrixView&) = delete;
+
+  int64_t shape[3] = {};
+  int64_t strides[3] = {};
+  DLTensor view;
+};
+
+// Strides stay as they are.
+Tensor aligned(const Tensor& tensor) {
+  return is_aligned(tensor, kAlignment) ? tensor : torch::stable::clone(tensor);
+}
+
+void launch(const Problem& problem, int64_t tactic, const Tensor& out) {
+  const int device = problem.a.get_device_index();
+  const TVMFFISafeCallType function = kernel.for_device(device);
+  if (out.numel() == 0) return;
+  if (tactic == kDefaultTactic) {
+    tactic = find_tactic(kOperator, device, out.scalar_type(), problem.m, problem.n, problem.k);
+  } else {
+    check_tactic(device, tactic);
+  }
+  LaunchScope scope(kOperator, device);
+  const Tensor a = aligned(dense(problem.a));
+  const Tensor b = aligned(problem.b);
+  const Tensor a_scales = aligned(problem.a_scales);
+  const Tensor b_scales = aligned(problem.b_scales);
+  const ScaleBytes left_scales(a_scales);
+  const ScaleBytes right_scales(b_scales);
+  const MatrixView left(a, problem.batch, /*transposed=*/false);
+  const MatrixView right(b, problem.batch, /*transposed=*/true);
+  const MatrixView result(out, problem.batch, /*transposed=*/false);
+  // Empty: FlashInfer then asks its environment for a workspace when the kernel needs one, and that
+  // is torch's allocator (tvm_ffi_tensor.cpp).
+  int64_t no_bytes = 0;
+  int64_t stride = 1;
+  DLTensor workspace{};
+  workspace.device = result.view.device;
+  workspace.ndim = 1;
+  workspace.dtype = {kDLUInt, 8, 1};
+  workspace.shape = &no_bytes;
+  workspace.strides = &stride;
+  {
+    const std::lock_guard<std::mutex> lock(call_mutex);
+    call_flashinfer(function, kOperator, left.view, right.view, left_scales.view, right_scales.view,
+                    dl_tensor(problem.alpha), result.view, workspace, tactic);
+  }
+  scope.check_launch();
+}
+
+}  // namespace
+
+Tensor mm_fp4(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
+              ScalarType out_dtype, int64_t tactic) {
+  const Problem problem = describe(a, b, a_descale, b_descale, alpha, tactic);
+  check_out_dtype(a, out_dtype);
+  kernel.for_device(a.get_device_index());
+  Tensor out =
+      empty_strided(problem.out_sizes, contiguous_strides(problem.out_sizes), out_dtype, a);
+  launch(problem, tactic, out);
+  return out;
+}
+
+void mm_fp4_out(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
+                int64_t tactic, Tensor out) {
+  const Problem problem = describe(a, b, a_descale, b_descale, alpha, tactic);
+  check_dtype(kOperator, "out", out, {ScalarType::BFloat16, ScalarType::Half});
+  check_output(kOperator, "out", out, problem.out_sizes, contiguous_strides(problem.out_sizes),
+               out.scalar_type(), "a", a);
+  check_cuda(kOperator, "a", a);
+  if (!is_aligned(out, kAlignment)) {
+    argument_error(kOperator, "out", text("a buffer that is not aligned to ", kAlignment, " bytes"),
+                   "an aligned buffer", "allocate it with torch.empty");
+  }
+  launch(problem, tactic, out);
+}
+
+}  // namespace fp4aot
