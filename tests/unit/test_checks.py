@@ -10,11 +10,21 @@ import torch
 from bad_inputs import ACCEPTED, EVERY_DEVICE, HOST, BadInput
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fp4aot import _fakes, kv_cache, quantization
+from fp4aot import _fakes, batched_quantization, kv_cache, quantization
+from fp4aot._layouts import SfLayout
+from fp4aot._recipes import NVFP44Over6Config
 
 REFERENCES = [
     importlib.import_module(f"fp4aot._reference.{module}")
-    for module in ("quantize", "interleave", "dequantize", "kv_cache")
+    for module in (
+        "quantize",
+        "interleave",
+        "dequantize",
+        "kv_cache",
+        "gemm",
+        "per_token",
+        "batched",
+    )
 ]
 FORM = re.compile(
     r"^fp4aot::[a-z0-9_]+: argument '[a-z0-9_]+': got .+, expected .+; .+$", re.DOTALL
@@ -89,29 +99,80 @@ def test_every_case_has_its_own_name():
     assert len(names) == len(set(names))
 
 
+MATRIX = torch.zeros(128, 64, dtype=torch.bfloat16)
+INDEX = torch.zeros(128, dtype=torch.int32)
+PER_TOKEN = {"per_token_activation": True}
+WIDE = NVFP44Over6Config()
+NARROW = NVFP44Over6Config(e4m3_max=256)
+
+
 @pytest.mark.parametrize(
     ("keywords", "error", "words"),
     [
         ({"backend": "cute-dsl"}, ValueError, "backend='cute-dsl'"),
-        ({"nvfp4_4over6": object()}, NotImplementedError, "nvfp4_4over6"),
-        ({"per_token_activation": True}, NotImplementedError, "per_token_activation"),
-        ({"do_shuffle": True}, NotImplementedError, "do_shuffle.*layout_linear"),
-        ({"out_scale": torch.ones(1)}, ValueError, "out_scale"),
-        ({"expanded_idx_to_permuted_idx": torch.ones(1)}, ValueError, "expanded_idx"),
+        ({"nvfp4_4over6": object()}, TypeError, "nvfp4_4over6 is of type object"),
+        ({"nvfp4_4over6": "MAE"}, TypeError, "nvfp4_4over6 is of type str"),
+        ({"out_scale": torch.ones(1)}, ValueError, "out_scale.*CuTe-DSL"),
+        ({**PER_TOKEN, "out_scale": torch.ones(1)}, ValueError, "out_scale.*CuTe-DSL"),
+        ({"expanded_idx_to_permuted_idx": INDEX}, ValueError, "expanded_idx.*per_token"),
+        ({**PER_TOKEN, "sf_vec_size": 32}, ValueError, "sf_vec_size=32"),
+        ({**PER_TOKEN, "expanded_idx_to_permuted_idx": INDEX}, ValueError, "expanded_idx.*number"),
+        ({**PER_TOKEN, "nvfp4_4over6": WIDE}, ValueError, "nvfp4_4over6.*number"),
+        ({**PER_TOKEN, "a_global_sf": 1 / 2688, "nvfp4_4over6": 1}, TypeError, "type int"),
+        (
+            {**PER_TOKEN, "a_global_sf": 1 / 2688, "nvfp4_4over6": NARROW},
+            ValueError,
+            r"a_global_sf=0\.000372.*e4m3_max=256.*0\.000651",
+        ),
+        (
+            {**PER_TOKEN, "a_global_sf": 1.002 / 2688, "nvfp4_4over6": WIDE},
+            ValueError,
+            "a_global_sf=.*e4m3_max=448",
+        ),
+        ({"do_shuffle": True, "sfLayout": SfLayout.layout_8x4}, ValueError, "layout_128x4"),
+        ({"do_shuffle": True, "a": MATRIX[:96]}, ValueError, r"\[96, 64\].*divisible by 128"),
+        ({"do_shuffle": True, "a": MATRIX.unsqueeze(0)}, ValueError, r"\[1, 128, 64\]"),
+        ({"do_shuffle": True, "a": torch.zeros(64, 128).t()}, ValueError, r"a\.contiguous\(\)"),
+        (
+            {**PER_TOKEN, "a": MATRIX.to(torch.float8_e4m3fn)},
+            RuntimeError,
+            "argument 'input': got dtype torch.float8_e4m3fn",
+        ),
+        ({**PER_TOKEN, "a": MATRIX.unsqueeze(0)}, RuntimeError, "expected 2 dimensions"),
+        ({**PER_TOKEN, "a_global_sf": torch.ones(128)}, RuntimeError, "'a_global_sf'.*one element"),
+        (
+            {**PER_TOKEN, "a_global_sf": torch.ones(1).half()},
+            RuntimeError,
+            "'a_global_sf': got dtype torch.float16",
+        ),
     ],
 )
-def test_nvfp4_quantize_names_what_is_missing(keywords, error, words):
+def test_nvfp4_quantize_refuses(keywords, error, words):
+    arguments = {"a": MATRIX, "a_global_sf": torch.ones(1), **keywords}
     with pytest.raises(error, match=words):
-        quantization.nvfp4_quantize(torch.zeros(4, 64), torch.ones(1), **keywords)
+        quantization.nvfp4_quantize(**arguments)
 
 
-def test_fp4_and_mxfp4_quantize_name_what_is_missing():
+def test_fp4_and_mxfp4_quantize_refuse():
     with pytest.raises(ValueError, match=r"backend='cute-dsl'.*flashinfer\.fp4_quantize"):
-        quantization.fp4_quantize(torch.zeros(4, 64), backend="cute-dsl")
-    with pytest.raises(NotImplementedError, match=r"nvfp4_4over6.*flashinfer\.fp4_quantize"):
-        quantization.fp4_quantize(torch.zeros(4, 64), nvfp4_4over6=object())
+        quantization.fp4_quantize(MATRIX, backend="cute-dsl")
+    with pytest.raises(TypeError, match=r"fp4aot\.fp4_quantize: nvfp4_4over6 is of type object"):
+        quantization.fp4_quantize(MATRIX, nvfp4_4over6=object())
     with pytest.raises(ValueError, match=r"backend='cute-dsl'.*flashinfer\.mxfp4_quantize"):
-        quantization.mxfp4_quantize(torch.zeros(4, 64), "cute-dsl")
+        quantization.mxfp4_quantize(MATRIX, "cute-dsl")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        batched_quantization.nvfp4_batched_quantize,
+        batched_quantization.scaled_fp4_grouped_quantize,
+        batched_quantization.silu_and_mul_scaled_nvfp4_experts_quantize,
+    ],
+)
+def test_batched_functions_refuse_what_is_no_recipe(function):
+    with pytest.raises(TypeError, match=rf"fp4aot\.{function.__name__}: nvfp4_4over6 is of type"):
+        function(MATRIX.unsqueeze(0), INDEX[:1], torch.ones(1), nvfp4_4over6=object())
 
 
 @pytest.mark.parametrize(

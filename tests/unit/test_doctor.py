@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -242,3 +243,41 @@ def test_a_report_for_machines_has_all_of_it() -> None:
     assert row["missing"] == ["fp4_quantize"]
     (problem,) = data["problems"]
     assert set(problem) == {"what", "remedy"}
+
+
+# Operators that the wheel does not hold
+
+
+def test_operators_without_a_kernel_are_absent_and_a_problem_where_there_is_a_gpu() -> None:
+    absent = _doctor.absent_operators(MANIFEST)
+    assert "mm_fp4" in absent
+    assert "scaled_fp4_grouped_quantize" in absent
+    assert not set(BOTH) & set(absent)
+    assert "e2m1_and_ufp8sf_scale_to_float" not in absent, "it needs no compiled kernel"
+    assert find_problems(MANIFEST, None, None, (), absent) == []
+    (problem,) = find_problems(MANIFEST, "13.0", "13.0", (device((12, 0)),), absent)
+    assert "preset quick" in problem.what
+    assert "mm_fp4" in problem.what
+    assert "dense" in problem.remedy
+
+
+def test_an_operator_that_shares_a_kernel_is_listed() -> None:
+    manifest = replace(
+        MANIFEST,
+        modules=(
+            Module(
+                *("fp4_quantization", "quantization"),
+                (Target(12, 0, "f"),),
+                (
+                    (
+                        "silu_and_mul_scaled_nvfp4_experts_quantize",
+                        "silu_and_mul_scaled_nvfp4_experts_quantize",
+                    ),
+                    ("fp4_gemm_tactic_num", "_mm_fp4_tactic_count"),
+                ),
+            ),
+        ),
+    )
+    expected = ["scaled_fp4_grouped_quantize", "silu_and_mul_scaled_nvfp4_experts_quantize"]
+    assert device_operators(manifest) == expected
+    assert not set(expected) & set(_doctor.absent_operators(manifest))

@@ -1,4 +1,4 @@
-"""KV cache dequantization against scalar arithmetic and a scalar walk of the pages."""
+"""The KV cache operators against scalar arithmetic and a scalar walk of the pages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_reference_dequantize import e4m3, element
+from test_reference_e2m1 import nearest_code
+from test_reference_quantize import (
+    SIXTH,
+    decode_e4m3,
+    hostile_matrix,
+    invert,
+    largest,
+    multiply,
+    unpacked,
+)
+from test_reference_scales import e4m3_code
 
 from fp4aot._reference import kv_cache
+from fp4aot._reference.quantize import fp4_quantize
 
 F32 = np.float32
 OUTPUTS = (torch.float16, torch.bfloat16)
@@ -203,3 +217,148 @@ def test_empty_paged(pages, page_size, batch, max_seq_len, heads):
     )
     assert k.shape == v.shape == (batch, max_seq_len, heads, 32)
     assert k.count_nonzero() == 0
+
+
+def quantize_block(block: list[float], scale: float):
+    """Return (E2M1 codes, scale code) of one block, an operation at a time as in the kernel."""
+    maximum = F32(ftz(largest([F32(value) for value in block])))
+    code = e4m3_code(float(multiply(invert(scale), multiply(maximum, SIXTH))))
+    output = F32(0)
+    if maximum != 0:
+        output = invert(multiply(decode_e4m3(code), scale))
+    return [nearest_code(float(multiply(value, output))) for value in block], code
+
+
+def assert_quantized(matrix: torch.Tensor, scale: float) -> None:
+    values, block_scales = kv_cache.nvfp4_kv_quantize(matrix, torch.tensor([scale]))
+    with np.errstate(all="ignore"):
+        for row, elements in enumerate(matrix.float().tolist()):
+            for block in range(matrix.shape[1] // 16):
+                codes, code = quantize_block(elements[16 * block : 16 * block + 16], F32(scale))
+                assert block_scales[row, block] == code
+                assert unpacked(values)[row, 16 * block : 16 * block + 16].tolist() == codes
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 448, 0.37, 1e6, 1e-30, 1e-42, 0.0, -2.0, math.inf])
+@pytest.mark.parametrize("dtype", OUTPUTS)
+def test_quantize_hostile_values(dtype, scale):
+    # What a block with a NaN becomes is not specified.
+    assert_quantized(hostile_matrix(dtype).nan_to_num(nan=1.5, posinf=math.inf), scale)
+
+
+@settings(max_examples=60)
+@given(
+    bits=st.lists(st.integers(-(2**15), 2**15 - 1), min_size=16, max_size=16),
+    scale=st.floats(2**-20, 2**20, width=32),
+    dtype=st.sampled_from(OUTPUTS),
+)
+def test_quantize_any_block(bits, scale, dtype):
+    block = torch.tensor([bits], dtype=torch.int16).view(dtype)
+    assert_quantized(block.nan_to_num(nan=-3.0, posinf=math.inf, neginf=-math.inf), scale)
+
+
+def test_quantize_blocks_by_hand():
+    """Pin the corners to literal bytes, in case the restatement repeats a mistake."""
+    rows = torch.zeros(4, 32, dtype=torch.bfloat16)
+    rows[0, 0], rows[0, 1], rows[0, 16] = 12.0, -4.0, 3.0
+    rows[1, 0] = -0.0
+    rows[2, 0], rows[2, 1] = 2.0**-20, -(2.0**-20)
+    rows[3, 0] = math.inf
+    values, scales = kv_cache.nvfp4_kv_quantize(rows, torch.tensor([2.0]))
+    codes = unpacked(values)
+    # (12 / 6) / 2 is 1, so 12 is 6 and -4 is -2; (3 / 6) / 2 is 1 / 4, so 3 is 6.
+    assert scales[0].tolist() == [0x38, 0x28]
+    assert (codes[0, :3].tolist(), codes[0, 16].item()) == ([7, 12, 0], 7)
+    assert (scales[1].tolist(), codes[1, :2].tolist()) == ([0, 0], [8, 0])
+    # A scale that underflows: x * inf saturates, 0 * inf is NaN.
+    assert (scales[2, 0].item(), codes[2, :3].tolist()) == (0, [7, 15, 7])
+    assert (scales[3, 0].item(), codes[3, :2].tolist()) == (0x7E, [7, 0])
+    # A global scale of zero: 0 * inf is NaN for a block of zeros, the others saturate.
+    values, scales = kv_cache.nvfp4_kv_quantize(rows, torch.zeros(1))
+    assert scales[0].tolist() == [0x7E, 0x7E]
+    assert unpacked(values)[0, :3].tolist() == [7, 15, 7]
+    assert (scales[1].tolist(), unpacked(values)[1, :2].tolist()) == ([0x7F, 0x7F], [8, 0])
+
+
+def test_the_global_scale_is_the_reciprocal_of_the_quantizers():
+    matrix = torch.randn(9, 2880, generator=torch.Generator().manual_seed(4)).bfloat16()
+    for scale in (0.5, 4.0, 1.0):
+        results = kv_cache.nvfp4_kv_quantize(matrix, torch.tensor([scale]))
+        expected = fp4_quantize(matrix, torch.tensor([1 / scale]), is_sf_swizzled_layout=False)
+        assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def distinct_blocks(*shape: int) -> torch.Tensor:
+    """Make blocks of 16 with a magnitude of their own each, so that a misplaced scale shows."""
+    generator = torch.Generator().manual_seed(5)
+    blocks = torch.rand(*shape[:-1], shape[-1] // 16, 16, generator=generator) + 0.5
+    magnitudes = torch.logspace(-1, 2, blocks[..., 0].numel()).reshape(blocks.shape[:-1])
+    return (blocks * magnitudes.unsqueeze(-1)).reshape(shape)
+
+
+def assert_near(restored: torch.Tensor, exact: torch.Tensor) -> None:
+    """Allow each block an error of half of E2M1's widest step, of its own magnitude."""
+    difference = (restored.double() - exact.double()).unflatten(-1, (-1, 16))
+    largest_of_block = exact.double().unflatten(-1, (-1, 16)).abs().amax(-1)
+    # 1 / 6 of the maximum, and 1 / 16 for the rounding of the scale.
+    assert (difference.abs().amax(-1) <= largest_of_block * (1 / 6 + 1 / 16)).all()
+
+
+@pytest.mark.parametrize("dtype", OUTPUTS)
+def test_round_trip(dtype):
+    matrix = distinct_blocks(24, 128).to(dtype)
+    scale = (matrix.abs().max().float() / (448 * 6)).reshape(1)
+    values, block_scales = kv_cache.nvfp4_kv_quantize(matrix, scale)
+    restored = kv_cache.nvfp4_kv_dequantize(values, block_scales, scale, dtype)
+    assert_near(restored, matrix)
+    cosine = torch.nn.functional.cosine_similarity(restored.float(), matrix.float(), dim=1)
+    assert cosine.min() > 0.99
+
+
+@pytest.mark.parametrize("kv_layout", [0, 1])
+def test_round_trip_through_pages(kv_layout):
+    """Quantized, put in pages of either layout, and gathered: each block gets its own scale."""
+    axes = (PAGES, PAGE_SIZE, HEADS) if kv_layout == 0 else (PAGES, HEADS, PAGE_SIZE)
+    caches, quantized, scale_pages, global_scales = [], [], [], []
+    for dim in (K_DIM, V_DIM):
+        cache = distinct_blocks(*axes, dim).bfloat16()
+        scale = (cache.abs().max().float() / (448 * 6)).reshape(1)
+        values, block_scales = kv_cache.nvfp4_kv_quantize(cache.view(-1, dim), scale)
+        caches.append(cache)
+        quantized.append(values.view(*axes, dim // 2))
+        scale_pages.append(block_scales.view(*axes, dim // 16))
+        global_scales.append(scale)
+    tables = torch.tensor([[2, 5, 0], [4, 1, 3]], dtype=torch.int32)
+    lengths = torch.tensor([12, 9], dtype=torch.int32)
+    results = kv_cache.nvfp4_kv_dequantize_paged(
+        *quantized, *scale_pages, tables, lengths, *global_scales, 12, torch.bfloat16, kv_layout
+    )
+    for result, cache in zip(results, caches, strict=True):
+        for request, length in enumerate(lengths.tolist()):
+            for position in range(length):
+                page, entry = tables[request, position // PAGE_SIZE], position % PAGE_SIZE
+                exact = cache[page, entry] if kv_layout == 0 else cache[page, :, entry]
+                assert_near(result[request, position], exact)
+            assert not result[request, length:].any()
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0)])
+def test_quantize_empty(shape):
+    values, block_scales = kv_cache.nvfp4_kv_quantize(torch.zeros(shape).half(), torch.ones(1))
+    assert values.shape == (shape[0], shape[1] // 2)
+    assert block_scales.shape == (shape[0], shape[1] // 16)
+
+
+def test_quantize_other_strides_and_buffers():
+    matrix = distinct_blocks(8, 64).bfloat16()
+    scale = torch.ones(())
+    expected = kv_cache.nvfp4_kv_quantize(matrix, scale)
+    strided = matrix.t().contiguous().t()
+    results = kv_cache.nvfp4_kv_quantize(strided, scale)
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+    buffers = [torch.full_like(result, 0x7F) for result in expected]
+    returned = kv_cache.nvfp4_kv_quantize_out(
+        matrix, scale, fp4_output=buffers[0], block_scales=buffers[1]
+    )
+    assert returned is None
+    assert all(torch.equal(a, b) for a, b in zip(buffers, expected, strict=True))

@@ -10,14 +10,19 @@ import torch
 import fp4aot
 
 class Layer(torch.nn.Module):
-    """Quantize, dequantize, matrix product."""
+    """Quantize, matrix product."""
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(128, 256), requires_grad=False)
+        weight = torch.randn(128, 256).to(torch.bfloat16)
+        self.register_buffer("scale", (448 * 6 / weight.abs().amax().float()).reshape(1))
+        weight, weight_scale = fp4aot.fp4_quantize(weight, self.scale)
+        self.register_buffer("weight", weight)
+        self.register_buffer("weight_scale", weight_scale)
     def forward(self, x):
         scale = (448 * 6 / x.abs().amax().float()).reshape(1)
         values, scales = fp4aot.fp4_quantize(x, scale)
-        return fp4aot.e2m1_and_ufp8sf_scale_to_float(values, scales, 1 / scale) @ self.weight.t()
+        alpha = 1 / (scale * self.scale)
+        return fp4aot.mm_fp4(values, self.weight.T, scales, self.weight_scale.T, alpha)
 
 def prepare(function):
     # torch.compile looks for a bisection file, here; it compiles when the result is first called.
@@ -50,10 +55,18 @@ sys.addaudithook(hook)
 layer = prepared._orig_mod
 eager = layer(x)
 compiled = prepared(x)
+for tokens in (4, 64, 1000, 16384):
+    many = torch.randn(tokens, 256, generator=generator).to(torch.bfloat16)
+    assert torch.equal(prepared(many), layer(many))
 exported = torch.export.export(layer, (x,), dynamic_shapes=({0: torch.export.Dim("rows")},))
 values, scales = fp4aot.nvfp4_quantize(x, torch.ones(1), fp4aot.SfLayout.layout_linear)
 fp4aot.block_scale_interleave(scales)
-fp4aot.nvfp4_kv_dequantize(values, scales, torch.ones(1))
+fp4aot.nvfp4_kv_dequantize(*fp4aot.nvfp4_kv_quantize(x, torch.ones(1)), torch.ones(1))
+fp4aot.nvfp4_quantize(x, 1 / 2688, per_token_activation=True)
+fp4aot.nvfp4_batched_quantize(x.unsqueeze(0), torch.ones(1))
+rows = torch.tensor([32], dtype=torch.int32)
+fp4aot.scaled_fp4_grouped_quantize(x.unsqueeze(0), rows, torch.ones(1))
+fp4aot.silu_and_mul_scaled_nvfp4_experts_quantize(x.unsqueeze(0), rows, torch.ones(1))
 fp4aot.mxfp4_dequantize(*fp4aot.mxfp4_quantize(x))
 fp4aot.mxfp4_dequantize_host(values, torch.full((32, 8), 127, dtype=torch.uint8))
 recording = False

@@ -1,4 +1,4 @@
-"""One graph, no break, no recompile: torch.compile, torch.export, AOTInductor (1, 24)."""
+"""One graph, no break, no recompile (1, 24). Layers, export and AOTInductor are in test_nn.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import fp4aot
-from fp4aot._selftest.weights import NVFP4Layer
 
 SIZES = (2, 3, 7, 16, 31, 33, 64, 129, 500, 1000)
 
@@ -29,17 +28,6 @@ def test_the_first_call_of_a_process_traces(python):
         "for a, b, c in zip(compiled, eager, operator):\n"
         "    assert torch.equal(a, b) and torch.equal(b, c)\n"
     )
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_one_graph_serves_ten_sizes(backend):
-    layer = NVFP4Layer(draw(128, 256).float())
-    counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
-    for rows in SIZES:
-        x = draw(rows, 256)
-        torch.testing.assert_close(compiled(x), layer(x))
-    assert counter.frame_count == 1
 
 
 class Batched(torch.nn.Module):
@@ -99,23 +87,3 @@ def test_an_out_buffer_in_a_graph_is_written():
     for buffer, want in zip(buffers, expected, strict=True):
         assert torch.equal(buffer, want)
     assert total == sum(tensor.sum(dtype=torch.int64) for tensor in expected)
-
-
-def test_export_with_dynamic_rows_equals_eager():
-    layer = NVFP4Layer(draw(128, 256).float())
-    shapes = ({0: torch.export.Dim("rows")},)
-    program = torch.export.export(layer, (draw(8, 256),), dynamic_shapes=shapes)
-    for rows in SIZES:
-        assert torch.equal(program.module()(draw(rows, 256)), layer(draw(rows, 256)))
-
-
-def test_an_aotinductor_package_equals_eager(tmp_path):
-    layer = NVFP4Layer(draw(64, 128).float())
-    shapes = ({0: torch.export.Dim("rows", min=2, max=4096)},)
-    program = torch.export.export(layer, (draw(8, 128),), dynamic_shapes=shapes)
-    path = torch._inductor.aoti_compile_and_package(
-        program, package_path=str(tmp_path / "layer.pt2")
-    )
-    loaded = torch._inductor.aoti_load_package(path)
-    for rows in SIZES[:5]:
-        torch.testing.assert_close(loaded(draw(rows, 128)), layer(draw(rows, 128)))

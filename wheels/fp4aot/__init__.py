@@ -13,9 +13,24 @@ from fp4aot import _library
 
 _MANIFEST = _library.load()
 
-from fp4aot.kv_cache import (  # noqa: E402 (the operators must exist first)
+from fp4aot import nn, tactics  # noqa: E402 (the operators must exist first)
+from fp4aot._recipes import (  # noqa: E402
+    NVFP44Over6Config,
+    NVFP44Over6ErrMode,
+    nvfp4_4over6_code,
+    nvfp4_4over6_from_code,
+    nvfp4_e4m3_max,
+)
+from fp4aot.batched_quantization import (  # noqa: E402
+    nvfp4_batched_quantize,
+    scaled_fp4_grouped_quantize,
+    silu_and_mul_scaled_nvfp4_experts_quantize,
+)
+from fp4aot.gemm import fp4_linear, mm_fp4  # noqa: E402
+from fp4aot.kv_cache import (  # noqa: E402
     nvfp4_kv_dequantize,
     nvfp4_kv_dequantize_paged,
+    nvfp4_kv_quantize,
 )
 from fp4aot.quantization import (  # noqa: E402
     SfLayout,
@@ -29,21 +44,39 @@ from fp4aot.quantization import (  # noqa: E402
     nvfp4_block_scale_interleave,
     nvfp4_quantize,
 )
+from fp4aot.shuffle import shuffle_matrix_a, shuffle_matrix_sf_a  # noqa: E402
 
 __version__ = _MANIFEST.version
 
+tactics._load_at_import(_MANIFEST)
+
 __all__ = [
+    "NVFP44Over6Config",
+    "NVFP44Over6ErrMode",
     "SfLayout",
     "__version__",
     "block_scale_interleave",
     "block_scale_interleave_reverse",
     "e2m1_and_ufp8sf_scale_to_float",
+    "fp4_linear",
     "fp4_quantize",
+    "mm_fp4",
     "mxfp4_dequantize",
     "mxfp4_dequantize_host",
     "mxfp4_quantize",
+    "nn",
+    "nvfp4_4over6_code",
+    "nvfp4_4over6_from_code",
+    "nvfp4_batched_quantize",
     "nvfp4_block_scale_interleave",
+    "nvfp4_e4m3_max",
     "nvfp4_kv_dequantize",
     "nvfp4_kv_dequantize_paged",
+    "nvfp4_kv_quantize",
     "nvfp4_quantize",
+    "scaled_fp4_grouped_quantize",
+    "shuffle_matrix_a",
+    "shuffle_matrix_sf_a",
+    "silu_and_mul_scaled_nvfp4_experts_quantize",
+    "tactics",
 ]

@@ -1,4 +1,4 @@
-"""``python -m fp4aot doctor`` and ``python -m fp4aot selftest``."""
+"""``python -m fp4aot``: ``doctor``, ``selftest``, ``tune`` and ``tactics``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status: 0 when all is well."""
+    from fp4aot._tactics.command_line import add_tactics  # noqa: PLC0415 (for the commands alone)
+
     parser = argparse.ArgumentParser(prog="python -m fp4aot", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="what this wheel holds and whether it fits")
@@ -19,7 +21,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for command in (doctor, selftest):
         command.add_argument("--json", action="store_true", help="print JSON")
+    add_tactics(commands)
     options = parser.parse_args(arguments)
+    if options.command in ("tune", "tactics"):
+        return _tactics(options)
     if options.command == "doctor":
         return _doctor(as_json=options.json)
     return _selftest(options.weights, as_json=options.json)
@@ -39,6 +44,16 @@ def _selftest(weights: str | None, *, as_json: bool) -> int:
     report = selftest.run(weights)
     print(json.dumps(report.to_json(), indent=2) if as_json else selftest.render(report))
     return 0 if report.ok else 1
+
+
+def _tactics(options: argparse.Namespace) -> int:
+    from fp4aot.tactics import TacticsError  # noqa: PLC0415
+
+    try:
+        return int(options.run(options))
+    except TacticsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import fp4aot
-from fp4aot import _manifest
+from fp4aot import _manifest, _registration
 
 # The oldest driver of the R5xx branch that runs CUDA applications of a major version; NVIDIA's
 # "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
@@ -61,6 +61,8 @@ class Report:
         The GPUs that torch sees.
     problems
         Everything that does not fit.
+    absent
+        Operators for which this wheel holds no kernel at all.
     """
 
     manifest: _manifest.Manifest
@@ -70,6 +72,7 @@ class Report:
     driver_cuda: str | None
     devices: tuple[Device, ...]
     problems: tuple[Problem, ...]
+    absent: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -100,6 +103,7 @@ class Report:
                 module.name: [str(target) for target in module.targets]
                 for module in self.manifest.modules
             },
+            "absent": list(self.absent),
         }
         return {
             "ok": self.ok,
@@ -127,6 +131,7 @@ def examine() -> Report:
         )
         for index in range(torch.cuda.device_count())
     )
+    absent = absent_operators(manifest)
     return Report(
         manifest=manifest,
         python=platform.python_version(),
@@ -134,7 +139,8 @@ def examine() -> Report:
         torch_cuda=torch.version.cuda,
         driver_cuda=driver,
         devices=devices,
-        problems=tuple(find_problems(manifest, driver, torch.version.cuda, devices)),
+        problems=tuple(find_problems(manifest, driver, torch.version.cuda, devices, absent)),
+        absent=absent,
     )
 
 
@@ -153,8 +159,19 @@ def describe_device(
 
 def device_operators(manifest: _manifest.Manifest) -> list[str]:
     """List the operators that run compiled device code."""
-    names = {name for module in manifest.modules for _, name in module.functions}
-    return sorted(name for name in names if not name.endswith("_host"))
+    called = {name for module in manifest.modules for _, name in module.functions}
+    shared = {name for name, other in _manifest.SHARED_KERNELS.items() if other in called}
+    # A leading underscore: for the package itself.
+    return sorted(
+        name for name in called | shared if not name.endswith("_host") and not name.startswith("_")
+    )
+
+
+def absent_operators(manifest: _manifest.Manifest) -> tuple[str, ...]:
+    """List the operators that need compiled device code of which the wheel has none."""
+    return tuple(
+        sorted(name for name in _registration.DEVICE_OPERATORS if not manifest.targets_of(name))
+    )
 
 
 def find_problems(
@@ -162,9 +179,17 @@ def find_problems(
     driver_cuda: str | None,
     torch_cuda: str | None,
     devices: tuple[Device, ...],
+    absent: tuple[str, ...] = (),
 ) -> list[Problem]:
     """Compare the wheel with a machine; a pure function of its arguments."""
     problems = []
+    if devices and absent:
+        problems.append(
+            Problem(
+                f"this wheel (preset {manifest.preset}) has no kernels for {', '.join(absent)}",
+                "install a fp4aot wheel of the preset 'dense'",
+            )
+        )
     major = int(manifest.cuda_version.split(".")[0])
     if driver_cuda is not None and int(driver_cuda.split(".")[0]) < major:
         problems.append(
@@ -228,6 +253,8 @@ def render(report: Report) -> str:
         operators = ", ".join(sorted({operator for _, operator in module.functions}))
         targets = " ".join(str(target) for target in module.targets)
         lines.append(f"  {module.name:<{width}}  {targets:<12} {operators}")
+    if report.absent:
+        lines.append(f"  not in it: {', '.join(report.absent)}")
     lines += [
         "",
         "this machine",

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 PACKAGE = Path(__file__).parent
+
+SHARED_KERNELS = MappingProxyType(
+    {"scaled_fp4_grouped_quantize": "silu_and_mul_scaled_nvfp4_experts_quantize"}
+)
+"""Operators that call the compiled function of another one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -86,6 +92,7 @@ class Manifest:
 
     def targets_of(self, operator: str) -> tuple[Target, ...]:
         """List the device images that serve one operator."""
+        operator = SHARED_KERNELS.get(operator, operator)
         return tuple(
             target
             for module in self.modules

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fp4aot import _fakes
-from fp4aot._reference import dequantize, interleave, kv_cache, quantize
+from fp4aot._reference import batched, dequantize, gemm, interleave, kv_cache, per_token, quantize
 
 # A torch.library.Library undoes its registrations when it is collected. These live as long as the
 # process, and this is where they live.
@@ -76,8 +76,33 @@ _OVERLOADS = (
     ),
     # FlashInfer's own host code, compiled into the library, is this operator's CPU kernel.
     *_overloads(_fakes.dequantize, None, "mxfp4_dequantize_host"),
-    *_overloads(_fakes.kv_cache, kv_cache, "nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
+    *_overloads(_fakes.gemm, gemm, "mm_fp4"),
+    *_overloads(
+        _fakes.kv_cache,
+        kv_cache,
+        "nvfp4_kv_quantize",
+        "nvfp4_kv_dequantize",
+        "nvfp4_kv_dequantize_paged",
+    ),
+    *_overloads(_fakes.per_token, per_token, "nvfp4_quantize_per_token"),
+    *_overloads(
+        _fakes.batched,
+        batched,
+        "nvfp4_batched_quantize",
+        "scaled_fp4_grouped_quantize",
+        "silu_and_mul_scaled_nvfp4_experts_quantize",
+    ),
 )
+
+
+DEVICE_OPERATORS = tuple(
+    overload.name
+    for overload in _OVERLOADS
+    if overload.kernel is not None
+    and overload.dispatch_keys == ("CPU",)
+    and not overload.name.endswith(".out")
+)
+"""Operators whose CUDA kernels are compiled code."""
 
 
 def register(namespace: str = "fp4aot") -> None:

@@ -1,4 +1,4 @@
-"""Dequantization of NVFP4 KV caches, with FlashInfer's names and argument order.
+"""Quantization to NVFP4 KV caches and dequantization, with FlashInfer's names and argument order.
 
 Every function here is one operator call, as in `fp4aot.quantization`.
 """
@@ -7,9 +7,49 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"]
+__all__ = ["nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged", "nvfp4_kv_quantize"]
 
 _KV_LAYOUTS = {"NHD": 0, "HND": 1}
+
+
+def nvfp4_kv_quantize(
+    input: torch.Tensor, global_scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize rows to NVFP4 with linear block scales, as `nvfp4_kv_dequantize` reads them.
+
+    Parameters
+    ----------
+    input
+        `[M, K]` of dtype float16 or bfloat16, K divisible by 16. A non-contiguous tensor is copied
+        first.
+    global_scale
+        float32, one element, on the same device. It is the reciprocal of the global scale of
+        `fp4_quantize`, and the one that `nvfp4_kv_dequantize` takes: `input.abs().max() /
+        (448 * 6)` uses the whole range.
+
+    Returns
+    -------
+    fp4_output : torch.Tensor
+        uint8 `[M, K / 2]`; element 2i is in the low four bits.
+    block_scales : torch.Tensor
+        uint8 `[M, K / 16]`: E4M3, in the linear layout.
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described; the message names it, what it is, and what to do.
+
+    Notes
+    -----
+    A block with largest magnitude a, under global scale g, has the scale s = (a / 6) / g, rounded
+    to E4M3; its values are x / (s * g), rounded to E2M1. From `fp4_kv_quantization.cu` of
+    FlashInfer. What a block with a NaN becomes is not specified.
+
+    For a paged cache, reshape: the rows of `[pages, page_size, heads, dim]` (NHD) or `[pages,
+    heads, page_size, dim]` (HND) are its vectors of `dim` values, and the results reshape back.
+    """
+    fp4_output, block_scales = torch.ops.fp4aot.nvfp4_kv_quantize.default(input, global_scale)
+    return fp4_output, block_scales
 
 
 def nvfp4_kv_dequantize(

@@ -1,16 +1,18 @@
 """Quantization to FP4 and back, with FlashInfer's names and argument order.
 
-Every function here is one operator call: nothing is compiled, no file is read, no device is
-synchronised, and `torch.compile(fullgraph=True)` traces it without a warm-up call.
+Functions here are one operator call, or a few that say so: nothing is compiled, no file and no
+environment variable is read, no device is synchronised, and `torch.compile(fullgraph=True)` traces
+them without a warm-up call.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from fp4aot._layouts import SfLayout
+from fp4aot import _per_token
+from fp4aot._layouts import SfLayout, is_column_major, scale_shape
+from fp4aot._recipes import NVFP44Over6Config, recipe_code
+from fp4aot.shuffle import shuffle_matrix_a, shuffle_matrix_sf_a
 
 __all__ = [
     "SfLayout",
@@ -36,7 +38,7 @@ def fp4_quantize(
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
     backend: str = "cuda",
-    nvfp4_4over6: Any = None,
+    nvfp4_4over6: NVFP44Over6Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize a tensor to FP4 (E2M1) with one scale factor per block of 16 or 32 values.
 
@@ -64,7 +66,10 @@ def fp4_quantize(
     backend
         Only "cuda". The argument is FlashInfer's.
     nvfp4_4over6
-        Only None, the standard recipe. Unlike FlashInfer, no environment variable changes it.
+        None for the standard recipe, or an `NVFP44Over6Config` (FlashInfer's own will do) for the
+        4-over-6 recipe: each block is quantized with its largest magnitude at 6 and at 4, and the
+        result with the smaller error is kept. It needs NVFP4 and float16 or bfloat16 input. Unlike
+        FlashInfer, no environment variable changes the recipe.
 
     Returns
     -------
@@ -79,8 +84,10 @@ def fp4_quantize(
     ------
     RuntimeError
         An argument is not as described; the message names it, what it is, and what to do.
-    ValueError, NotImplementedError
-        `backend` or `nvfp4_4over6` asks for what this package does not contain.
+    ValueError
+        `backend` asks for what this package does not contain.
+    TypeError
+        `nvfp4_4over6` is not a recipe.
 
     Notes
     -----
@@ -92,7 +99,7 @@ def fp4_quantize(
     scaled value lies on a tie.
     """
     _require_cuda_backend("fp4_quantize", backend)
-    _require_standard_recipe("fp4_quantize", nvfp4_4over6)
+    recipe = recipe_code("fp4_quantize", "nvfp4_4over6", nvfp4_4over6)
     values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
         input,
         global_scale,
@@ -102,13 +109,14 @@ def fp4_quantize(
         is_sf_8x4_layout,
         is_global_scale_inversed,
         enable_pdl,
+        recipe,
     )
     return values, block_scales
 
 
 def nvfp4_quantize(
     a: torch.Tensor,
-    a_global_sf: torch.Tensor,
+    a_global_sf: torch.Tensor | float,
     sfLayout: SfLayout = SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
     do_shuffle: bool = False,
     sf_vec_size: int = 16,
@@ -117,25 +125,45 @@ def nvfp4_quantize(
     per_token_activation: bool = False,
     expanded_idx_to_permuted_idx: torch.Tensor | None = None,
     out_scale: torch.Tensor | None = None,
-    nvfp4_4over6: Any = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    nvfp4_4over6: NVFP44Over6Config | None = None,
+) -> tuple[torch.Tensor, ...]:
     """Quantize to NVFP4: blocks of 16, E4M3 scales. `fp4_quantize` has the details.
 
     Parameters
     ----------
     a
         `[..., M, K]` of dtype float16, bfloat16 or float8_e4m3fn. Unlike FlashInfer, tensors stay
-        on their device.
+        on their device. With `per_token_activation`, `[M, K]` of float16 or bfloat16, and a
+        non-contiguous tensor is copied first.
     a_global_sf
-        float32, one element or one for each row.
+        float32, one element or one for each row. With `per_token_activation`, the inverse base
+        scale, typically `1 / (448 * 6)`: a number, or a float32 tensor with one element, which is
+        not read on the host.
     sfLayout
         Layout of the block scales.
+    do_shuffle
+        Whether to reorder the rows of the results for a TensorRT-LLM GEMM whose weight `a` is, by
+        `shuffle_matrix_a` and `shuffle_matrix_sf_a` with a tile of 128. Needs the layout 128x4 and
+        a row-major matrix with M divisible by 128.
     sf_vec_size
         Only 16.
     enable_pdl
-        Programmatic dependent launch: on unless False.
-    do_shuffle, backend, per_token_activation, expanded_idx_to_permuted_idx, out_scale, nvfp4_4over6
-        FlashInfer's arguments, each only with its default.
+        Programmatic dependent launch: on unless False. A per-token number has it as FlashInfer
+        does, whatever is passed.
+    backend
+        Only "cuda".
+    per_token_activation
+        Whether each row gets a scale of its own from its largest magnitude.
+    expanded_idx_to_permuted_idx
+        int32, one-dimensional, with M elements or more; for `per_token_activation` with a number.
+        The first M are the rows to quantize: row r of `a` goes to row r of the results, a negative
+        number stands for none, and the rows that are not named are zero. A number of M or more is
+        an error on the CPU and undefined on a GPU.
+    out_scale
+        Only None; FlashInfer has it for its CuTe-DSL backend.
+    nvfp4_4over6
+        The recipe, as in `fp4_quantize`. With `per_token_activation`, `a_global_sf` must be the
+        number `1 / (e4m3_max * 6)`.
 
     Returns
     -------
@@ -143,42 +171,64 @@ def nvfp4_quantize(
         uint8 `[..., M, K / 2]`.
     block_scales : torch.Tensor
         uint8, shaped by the layout as in `fp4_quantize`.
+    per_token_scale : torch.Tensor
+        Only with `per_token_activation`: float32 `[M]`, the row's largest magnitude times
+        `a_global_sf`. A value times its block scale times this is about the element; a row of zeros
+        has the scale zero.
 
     Raises
     ------
     RuntimeError
         A tensor is not as described.
-    ValueError, NotImplementedError
-        An argument asks for what this package does not contain.
+    ValueError
+        Arguments do not fit together, or ask for what this package does not contain.
+    TypeError
+        `nvfp4_4over6` is not a recipe.
+
+    Notes
+    -----
+    With `per_token_activation` and a tensor, the rows' scales are made by a few torch operations,
+    and the rest is `fp4_quantize`; the results are the same.
     """
     name = "nvfp4_quantize"
     _require_cuda_backend(name, backend)
-    _require_standard_recipe(name, nvfp4_4over6)
-    if per_token_activation:
-        raise NotImplementedError(
-            f"fp4aot.{name}: per_token_activation=True is not in this package; pass one global "
-            "scale for each row as a_global_sf, or call flashinfer.nvfp4_quantize"
-        )
-    if expanded_idx_to_permuted_idx is not None or out_scale is not None:
+    recipe = recipe_code(name, "nvfp4_4over6", nvfp4_4over6)
+    if out_scale is not None:
         raise ValueError(
-            f"fp4aot.{name}: expanded_idx_to_permuted_idx and out_scale go with "
-            "per_token_activation=True, which is not in this package; pass None"
+            f"fp4aot.{name}: out_scale goes with FlashInfer's CuTe-DSL backend, which is not in "
+            "this package; pass None, and multiply the scales that are returned"
         )
+    layout = sfLayout
     if do_shuffle:
-        raise NotImplementedError(
-            f"fp4aot.{name}: do_shuffle=True is not in this package; quantize with "
-            "sfLayout=SfLayout.layout_linear and shuffle with flashinfer.shuffle_matrix_a and "
-            "flashinfer.shuffle_matrix_sf_a"
+        _require_shuffleable(name, a, sfLayout)
+        layout = SfLayout.layout_linear
+    if per_token_activation:
+        if sf_vec_size != 16:
+            raise ValueError(
+                f"fp4aot.{name}: sf_vec_size={sf_vec_size} with per_token_activation=True; pass 16"
+            )
+        quantized: tuple[torch.Tensor, ...] = _quantize_per_token(
+            name, a, a_global_sf, layout, enable_pdl, expanded_idx_to_permuted_idx, nvfp4_4over6
         )
-    return fp4_quantize(
-        a,
-        a_global_sf,
-        sf_vec_size,
-        False,
-        sfLayout != SfLayout.layout_linear,
-        sfLayout == SfLayout.layout_8x4,
-        enable_pdl=enable_pdl,
-    )
+    elif expanded_idx_to_permuted_idx is not None:
+        raise ValueError(
+            f"fp4aot.{name}: expanded_idx_to_permuted_idx goes with per_token_activation=True; "
+            "pass None"
+        )
+    else:
+        values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
+            a,
+            a_global_sf,
+            sf_vec_size,
+            False,
+            layout != SfLayout.layout_linear,
+            layout == SfLayout.layout_8x4,
+            False,
+            enable_pdl,
+            recipe,
+        )
+        quantized = values, block_scales
+    return _shuffled(*quantized) if do_shuffle else quantized
 
 
 def mxfp4_quantize(
@@ -408,9 +458,60 @@ def _require_cuda_backend(function: str, backend: str) -> None:
         )
 
 
-def _require_standard_recipe(function: str, nvfp4_4over6: object) -> None:
-    if nvfp4_4over6 is not None:
-        raise NotImplementedError(
-            f"fp4aot.{function}: nvfp4_4over6 is not in this package; pass None for the standard "
-            f"recipe, or call flashinfer.{function}"
+def _quantize_per_token(
+    function: str,
+    a: torch.Tensor,
+    a_global_sf: torch.Tensor | float,
+    layout: SfLayout,
+    enable_pdl: bool | None,
+    expanded_idx_to_permuted_idx: torch.Tensor | None,
+    nvfp4_4over6: NVFP44Over6Config | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if not isinstance(a_global_sf, torch.Tensor):
+        if nvfp4_4over6 is not None:
+            _per_token.require_scale_of_recipe(function, a_global_sf, nvfp4_4over6)
+        recipe = recipe_code(function, "nvfp4_4over6", nvfp4_4over6)
+        return _per_token.with_number(a, a_global_sf, expanded_idx_to_permuted_idx, layout, recipe)
+    for argument, value in (
+        ("expanded_idx_to_permuted_idx", expanded_idx_to_permuted_idx),
+        ("nvfp4_4over6", nvfp4_4over6),
+    ):
+        if value is not None:
+            raise ValueError(
+                f"fp4aot.{function}: {argument} with a tensor for a_global_sf; pass a_global_sf as "
+                "a number, which the kernel needs on the host, as 1 / (448 * 6)"
+            )
+    return _per_token.with_tensor(a, a_global_sf, layout, enable_pdl)
+
+
+_SHUFFLE_TILE = 128
+
+
+def _require_shuffleable(function: str, a: torch.Tensor, layout: SfLayout) -> None:
+    if layout != SfLayout.layout_128x4:
+        raise ValueError(
+            f"fp4aot.{function}: do_shuffle=True with sfLayout={layout!r}; pass "
+            "SfLayout.layout_128x4, the layout of shuffled scales"
         )
+    if a.dim() != 2 or a.shape[0] % _SHUFFLE_TILE != 0:
+        raise ValueError(
+            f"fp4aot.{function}: do_shuffle=True with a of shape {list(a.shape)}; pass a matrix "
+            f"with rows divisible by {_SHUFFLE_TILE}, or pad its rows"
+        )
+    if is_column_major(a):
+        raise ValueError(
+            f"fp4aot.{function}: do_shuffle=True with a column-major a; pass a.contiguous()"
+        )
+
+
+def _shuffled(
+    values: torch.Tensor, block_scales: torch.Tensor, *per_token_scale: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Reorder the rows of results that have linear block scales."""
+    rows = values.shape[0]
+    shuffled_scales = shuffle_matrix_sf_a(block_scales, _SHUFFLE_TILE)
+    return (
+        shuffle_matrix_a(values, _SHUFFLE_TILE),
+        shuffled_scales.view(*scale_shape(rows, block_scales.shape[1], SfLayout.layout_128x4)),
+        *(shuffle_matrix_a(s.unsqueeze(1), _SHUFFLE_TILE).squeeze(1) for s in per_token_scale),
+    )

@@ -4,13 +4,43 @@ from __future__ import annotations
 
 import torch
 
-from fp4aot._checks import common
+from fp4aot._checks import common, quantize
 
 _KV_BLOCK = 16
 # The KV kernel keeps a row's scales and the global scale in 48 KiB of shared memory.
 _MOST_KV_SCALES = 48 * 1024 - 4
 _E4M3_STORAGE = (torch.uint8, torch.float8_e4m3fn)
 _KV_OUTPUTS = (torch.float16, torch.bfloat16)
+
+
+def nvfp4_kv_quantize(input: torch.Tensor, global_scale: torch.Tensor) -> None:
+    """Refuse what `nvfp4_kv_quantize` cannot quantize."""
+    name = "nvfp4_kv_quantize"
+    common.check_dtype(name, "input", input, (torch.float16, torch.bfloat16))
+    common.check_rank(name, "input", input, (2,))
+    quantize.check_blocks(name, "input", input)
+    common.check_int32(name, "input", input.shape[1], "a number of columns of")
+    common.check_scalar_scale(name, "global_scale", global_scale, "input", input)
+
+
+def nvfp4_kv_quantize_out(
+    input: torch.Tensor, fp4_output: torch.Tensor, block_scales: torch.Tensor
+) -> None:
+    """Refuse buffers that differ from what the functional form returns for a valid `input`."""
+    name = "nvfp4_kv_quantize"
+    for argument, buffer, shape in zip(
+        ("fp4_output", "block_scales"),
+        (fp4_output, block_scales),
+        kv_quantized_shapes(input),
+        strict=True,
+    ):
+        common.check_output(name, argument, buffer, shape, torch.uint8, "input", input)
+
+
+def kv_quantized_shapes(input: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of values and block scales."""
+    rows, columns = input.shape
+    return (rows, columns // 2), (rows, columns // _KV_BLOCK)
 
 
 def nvfp4_kv_dequantize(

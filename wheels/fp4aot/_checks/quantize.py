@@ -1,10 +1,10 @@
-"""Arguments of `fp4_quantize`."""
+"""Arguments of `fp4_quantize`, and what it shares with the other quantizing operators."""
 
 from __future__ import annotations
 
 import torch
 
-from fp4aot import _layouts
+from fp4aot import _layouts, _recipes
 from fp4aot._checks import common
 
 
@@ -16,6 +16,7 @@ def fp4_quantize(
     is_sf_swizzled_layout: bool,
     is_sf_8x4_layout: bool,
     is_global_scale_inversed: bool,
+    nvfp4_4over6: int,
 ) -> None:
     """Refuse what `fp4_quantize` cannot quantize."""
     name = "fp4_quantize"
@@ -37,6 +38,15 @@ def fp4_quantize(
             "choose one of the two formats",
         )
     common.check_layout_flags(name, is_sf_swizzled_layout, is_sf_8x4_layout)
+    check_recipe(name, nvfp4_4over6, "input", input)
+    if nvfp4_4over6 != _recipes.STANDARD and sf_use_ue8m0:
+        common.fail(
+            name,
+            "nvfp4_4over6",
+            f"{nvfp4_4over6} with sf_use_ue8m0=True",
+            "0 (MXFP4 has no other recipe)",
+            "pass the standard recipe",
+        )
     column_major = _layouts.is_column_major(input)
     matrix = input.transpose(-2, -1) if column_major else input
     rows, columns = _layouts.flattened_rows(matrix.shape), matrix.shape[-1]
@@ -107,4 +117,37 @@ def fp4_quantize_out(
     ):
         common.check_output(
             name, argument, buffer, shape, torch.uint8, "input", input, column_major
+        )
+
+
+def check_recipe(operator: str, code: int, argument: str, tensor: torch.Tensor) -> None:
+    """Refuse what is not the code of a recipe, and 4-over-6 for a tensor of float8."""
+    if not _recipes.is_recipe_code(code):
+        common.fail(
+            operator,
+            "nvfp4_4over6",
+            f"{code}",
+            "0 (the standard recipe) or the code of a 4-over-6 recipe",
+            "pass what fp4aot.nvfp4_4over6_code returns",
+        )
+    if code != _recipes.STANDARD and tensor.dtype == torch.float8_e4m3fn:
+        common.fail(
+            operator,
+            "nvfp4_4over6",
+            f"{code} with '{argument}' of {tensor.dtype}",
+            "0 (float8 values have no other recipe)",
+            "pass the standard recipe, or float16 or bfloat16 values",
+        )
+
+
+def check_blocks(operator: str, argument: str, tensor: torch.Tensor, multiple: int = 16) -> None:
+    """Refuse rows that do not divide into blocks."""
+    columns = tensor.shape[-1]
+    if columns % multiple != 0:
+        common.fail(
+            operator,
+            argument,
+            f"shape {common.shape_text(tensor)} ({columns} values a row)",
+            f"a multiple of {multiple} values a row",
+            "pad the rows",
         )

@@ -7,6 +7,14 @@ kernels' own checks. Derived from the kernels: FlashInfer's fakes disagree with 
 Functions carry their operator's name; `<name>_out` is the overload that writes to buffers.
 """
 
+from fp4aot._fakes.batched import (
+    nvfp4_batched_quantize,
+    nvfp4_batched_quantize_out,
+    scaled_fp4_grouped_quantize,
+    scaled_fp4_grouped_quantize_out,
+    silu_and_mul_scaled_nvfp4_experts_quantize,
+    silu_and_mul_scaled_nvfp4_experts_quantize_out,
+)
 from fp4aot._fakes.dequantize import (
     e2m1_and_ufp8sf_scale_to_float,
     e2m1_and_ufp8sf_scale_to_float_out,
@@ -14,6 +22,10 @@ from fp4aot._fakes.dequantize import (
     mxfp4_dequantize_host,
     mxfp4_dequantize_host_out,
     mxfp4_dequantize_out,
+)
+from fp4aot._fakes.gemm import (
+    mm_fp4,
+    mm_fp4_out,
 )
 from fp4aot._fakes.interleave import (
     block_scale_interleave,
@@ -26,6 +38,12 @@ from fp4aot._fakes.kv_cache import (
     nvfp4_kv_dequantize_out,
     nvfp4_kv_dequantize_paged,
     nvfp4_kv_dequantize_paged_out,
+    nvfp4_kv_quantize,
+    nvfp4_kv_quantize_out,
+)
+from fp4aot._fakes.per_token import (
+    nvfp4_quantize_per_token,
+    nvfp4_quantize_per_token_out,
 )
 from fp4aot._fakes.quantize import (
     fp4_quantize,
@@ -41,12 +59,24 @@ __all__ = [
     "e2m1_and_ufp8sf_scale_to_float_out",
     "fp4_quantize",
     "fp4_quantize_out",
+    "mm_fp4",
+    "mm_fp4_out",
     "mxfp4_dequantize",
     "mxfp4_dequantize_host",
     "mxfp4_dequantize_host_out",
     "mxfp4_dequantize_out",
+    "nvfp4_batched_quantize",
+    "nvfp4_batched_quantize_out",
     "nvfp4_kv_dequantize",
     "nvfp4_kv_dequantize_out",
     "nvfp4_kv_dequantize_paged",
     "nvfp4_kv_dequantize_paged_out",
+    "nvfp4_kv_quantize",
+    "nvfp4_kv_quantize_out",
+    "nvfp4_quantize_per_token",
+    "nvfp4_quantize_per_token_out",
+    "scaled_fp4_grouped_quantize",
+    "scaled_fp4_grouped_quantize_out",
+    "silu_and_mul_scaled_nvfp4_experts_quantize",
+    "silu_and_mul_scaled_nvfp4_experts_quantize_out",
 ]

@@ -8,6 +8,27 @@ from fp4aot import _checks
 from fp4aot._fakes import common
 
 
+def nvfp4_kv_quantize(
+    input: torch.Tensor, global_scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return packed values and linear block scales."""
+    _checks.nvfp4_kv_quantize(input, global_scale)
+    value_shape, scale_shape = _checks.kv_quantized_shapes(input)
+    return common.uint8(value_shape, input), common.uint8(scale_shape, input)
+
+
+def nvfp4_kv_quantize_out(
+    input: torch.Tensor,
+    global_scale: torch.Tensor,
+    *,
+    fp4_output: torch.Tensor,
+    block_scales: torch.Tensor,
+) -> None:
+    """Validate only."""
+    _checks.nvfp4_kv_quantize(input, global_scale)
+    _checks.nvfp4_kv_quantize_out(input, fp4_output, block_scales)
+
+
 def nvfp4_kv_dequantize(
     fp4_data: torch.Tensor,
     block_scales: torch.Tensor,

@@ -17,6 +17,7 @@ def fp4_quantize(
     is_sf_8x4_layout: bool = False,
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
+    nvfp4_4over6: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return packed values and block scales, transposed for a column-major input."""
     _checks.fp4_quantize(
@@ -27,6 +28,7 @@ def fp4_quantize(
         is_sf_swizzled_layout,
         is_sf_8x4_layout,
         is_global_scale_inversed,
+        nvfp4_4over6,
     )
     column_major = _layouts.is_column_major(input)
     matrix = input.transpose(-2, -1) if column_major else input
@@ -52,6 +54,7 @@ def fp4_quantize_out(
     is_sf_8x4_layout: bool = False,
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
+    nvfp4_4over6: int = 0,
     *,
     values: torch.Tensor,
     block_scales: torch.Tensor,
@@ -65,6 +68,7 @@ def fp4_quantize_out(
         is_sf_swizzled_layout,
         is_sf_8x4_layout,
         is_global_scale_inversed,
+        nvfp4_4over6,
     )
     _checks.fp4_quantize_out(
         input, sf_vec_size, is_sf_swizzled_layout, is_sf_8x4_layout, values, block_scales

@@ -1,8 +1,9 @@
-"""Dequantization of an NVFP4 KV cache in plain PyTorch.
+"""Quantization to an NVFP4 KV cache, and dequantization, in plain PyTorch.
 
-The arithmetic is that of FlashInfer 0.7.2's `fp4_kv_dequantization.cu`: value x block scale, then
-x global scale, each product rounded to float32 (subnormals flushed, `-use_fast_math`), then rounded
-to the output dtype.
+The arithmetic is that of FlashInfer 0.7.2's `fp4_kv_quantization.cu` and
+`fp4_kv_dequantization.cu`, in float32 with the flushing of subnormals that `-use_fast_math`
+implies. Dequantization is value x block scale, then x global scale, each product rounded to
+float32, then rounded to the output dtype.
 """
 
 from __future__ import annotations
@@ -10,8 +11,38 @@ from __future__ import annotations
 import torch
 
 from fp4aot import _checks
-from fp4aot._reference import e2m1, scales
+from fp4aot._reference import blocks, e2m1, nvfp4, scales
 from fp4aot._reference.dequantize import scale_blocks
+
+
+def nvfp4_kv_quantize(
+    input: torch.Tensor, global_scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize `[M, K]` with linear block scales. The global scale divides, and multiplies back.
+
+    A block whose scale underflows to zero while its maximum is not zero saturates to +-6 (and +6
+    where an element is zero), as in the kernel. What a block with a NaN gets is not specified.
+    """
+    _checks.nvfp4_kv_quantize(input, global_scale)
+    decode_scale = scales.flush_subnormals(global_scale.reshape(1, 1))
+    quantized = nvfp4.standard(
+        blocks.split(input, 16), scales.reciprocal(decode_scale), decode_scale
+    )
+    return quantized.packed(), quantized.scale_codes
+
+
+def nvfp4_kv_quantize_out(
+    input: torch.Tensor,
+    global_scale: torch.Tensor,
+    *,
+    fp4_output: torch.Tensor,
+    block_scales: torch.Tensor,
+) -> None:
+    """Quantize into the caller's buffers."""
+    quantized = nvfp4_kv_quantize(input, global_scale)
+    _checks.nvfp4_kv_quantize_out(input, fp4_output, block_scales)
+    fp4_output.copy_(quantized[0])
+    block_scales.copy_(quantized[1])
 
 
 def nvfp4_kv_dequantize(

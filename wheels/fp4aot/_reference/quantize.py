@@ -4,35 +4,16 @@ Each float32 operation of FlashInfer 0.7.2's kernels is repeated in the kernels'
 (`cvt_warp_fp16_to_fp4` and `cvt_warp_fp8_to_fp4` in `quantization_utils.cuh`), with the flushing
 of subnormals that `-use_fast_math` implies. The one step that is not the GPU's is the reciprocal:
 see `scales.reciprocal` for what may differ, which is the choice between two neighbours at a tie.
+Conversion from float16 and bfloat16 to NVFP4 is in `nvfp4.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from fp4aot import _checks, _layouts
-from fp4aot._reference import e2m1, scales
-
-# 1 / 6 rounded to float32. E2M1 ends at 6, so a block's scale is its maximum divided by 6.
-_RECIPROCAL_OF_6 = 11184811 * 2.0**-26
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """What a kernel computes for all blocks of a matrix.
-
-    Attributes
-    ----------
-    codes
-        E2M1 codes, uint8 `[M, K / block, block]`.
-    scale_codes
-        E4M3 or UE8M0 bytes, uint8 `[M, K / block]`.
-    """
-
-    codes: torch.Tensor
-    scale_codes: torch.Tensor
+from fp4aot._reference import blocks, nvfp4, scales
+from fp4aot._reference.blocks import Blocks
 
 
 def fp4_quantize(
@@ -44,6 +25,7 @@ def fp4_quantize(
     is_sf_8x4_layout: bool = False,
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
+    nvfp4_4over6: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize to FP4. `fp4aot.fp4_quantize` documents arguments and results.
 
@@ -59,21 +41,24 @@ def fp4_quantize(
         is_sf_swizzled_layout,
         is_sf_8x4_layout,
         is_global_scale_inversed,
+        nvfp4_4over6,
     )
     column_major = _layouts.is_column_major(input)
     matrix = input.transpose(-2, -1) if column_major else input
     rows, columns = _layouts.flattened_rows(matrix.shape), matrix.shape[-1]
-    elements = matrix.reshape(rows, columns // sf_vec_size, sf_vec_size).to(torch.float32)
-    factor = _row_factors(global_scale, is_global_scale_inversed, input.device)
+    elements = blocks.split(matrix.reshape(rows, columns), sf_vec_size)
+    if global_scale is None:
+        global_scale = torch.ones(1, dtype=torch.float32, device=input.device)
+    factor = row_factors(global_scale, is_global_scale_inversed)
     if input.dtype == torch.float8_e4m3fn:
-        blocks = _quantize_from_fp8(elements, factor, sf_use_ue8m0)
+        quantized = quantize_from_fp8(elements, factor, sf_use_ue8m0)
     elif sf_use_ue8m0:
-        blocks = _quantize_to_mxfp4(elements)
+        quantized = _quantize_to_mxfp4(elements)
     else:
-        blocks = _quantize_to_nvfp4(elements, factor)
-    values = e2m1.pack(blocks.codes).reshape(*matrix.shape[:-1], columns // 2)
+        quantized = nvfp4.quantize(elements, factor, nvfp4_4over6)
+    values = quantized.packed().reshape(*matrix.shape[:-1], columns // 2)
     layout = _layouts.layout_from_flags(is_sf_swizzled_layout, is_sf_8x4_layout)
-    block_scales = arrange_scales(blocks.scale_codes, layout)
+    block_scales = arrange_scales(quantized.scale_codes, layout)
     if column_major:
         return values.transpose(-2, -1), block_scales.transpose(-2, -1)
     return values, block_scales
@@ -88,6 +73,7 @@ def fp4_quantize_out(
     is_sf_8x4_layout: bool = False,
     is_global_scale_inversed: bool = False,
     enable_pdl: bool | None = None,
+    nvfp4_4over6: int = 0,
     *,
     values: torch.Tensor,
     block_scales: torch.Tensor,
@@ -102,6 +88,7 @@ def fp4_quantize_out(
         is_sf_8x4_layout,
         is_global_scale_inversed,
         enable_pdl,
+        nvfp4_4over6,
     )
     _checks.fp4_quantize_out(
         input, sf_vec_size, is_sf_swizzled_layout, is_sf_8x4_layout, values, block_scales
@@ -119,54 +106,24 @@ def arrange_scales(scale_codes: torch.Tensor, layout: _layouts.SfLayout) -> torc
     return _layouts.swizzle(padded, layout)
 
 
-def _row_factors(
-    global_scale: torch.Tensor | None, inversed: bool, device: torch.device
-) -> torch.Tensor:
+def row_factors(global_scale: torch.Tensor, inversed: bool = False) -> torch.Tensor:
     """Return the factor of each row, `[M, 1]`, or `[1, 1]` where one serves all rows."""
-    if global_scale is None:
-        return torch.ones(1, 1, dtype=torch.float32, device=device)
     factor = scales.flush_subnormals(global_scale.reshape(-1, 1))
     return scales.reciprocal(factor) if inversed else factor
 
 
-def _block_maximum(elements: torch.Tensor) -> torch.Tensor:
-    """Return each block's largest magnitude, ignoring NaN as the GPU's packed maximum does.
-
-    `max.f16x2` and `max.bf16x2` return the operand that is a number; only a block of nothing but
-    NaN has the maximum NaN.
-    """
-    is_nan = elements.isnan()
-    maximum = elements.abs().masked_fill(is_nan, 0.0).amax(dim=-1)
-    return maximum.masked_fill(is_nan.all(dim=-1), float("nan"))
-
-
-def _scaled_codes(elements: torch.Tensor, output_scale: torch.Tensor) -> torch.Tensor:
-    # A product below the normal range rounds to a zero of its sign, flushed or not.
-    return e2m1.encode(elements * output_scale.unsqueeze(-1))
-
-
-def _quantize_to_nvfp4(elements: torch.Tensor, factor: torch.Tensor) -> _Blocks:
-    """Quantize float16 or bfloat16 elements with E4M3 scales."""
-    elements = scales.flush_subnormals(elements)
-    maximum = _block_maximum(elements)
-    scale = scales.multiply(scales.multiply(maximum, _RECIPROCAL_OF_6), factor)
-    scale_codes = scales.encode_e4m3(scale)
-    rounded_scale = scales.decode_e4m3(scale_codes)
-    output_scale = scales.reciprocal(scales.multiply(rounded_scale, scales.reciprocal(factor)))
-    output_scale = output_scale.masked_fill(maximum == 0.0, 0.0)
-    return _Blocks(_scaled_codes(elements, output_scale), scale_codes)
-
-
-def _quantize_to_mxfp4(elements: torch.Tensor) -> _Blocks:
+def _quantize_to_mxfp4(elements: torch.Tensor) -> Blocks:
     """Quantize float16 or bfloat16 elements with UE8M0 scales. No global scale enters."""
     elements = scales.flush_subnormals(elements)
-    scale = scales.multiply(_block_maximum(elements), _RECIPROCAL_OF_6)
+    scale = blocks.sixth(blocks.maximum(elements))
     scale_codes = scales.encode_ue8m0_round_up(scale)
     output_scale = scales.inverse_power_of_two(scale_codes).masked_fill(scale == 0.0, 0.0)
-    return _Blocks(_scaled_codes(elements, output_scale), scale_codes)
+    return Blocks(blocks.encode(elements, output_scale), scale_codes)
 
 
-def _quantize_from_fp8(elements: torch.Tensor, factor: torch.Tensor, sf_use_ue8m0: bool) -> _Blocks:
+def quantize_from_fp8(
+    elements: torch.Tensor, factor: torch.Tensor, sf_use_ue8m0: bool = False
+) -> Blocks:
     """Quantize float8_e4m3fn elements, which the kernel first widens to float16.
 
     The widening multiplies by 6 / global scale and rounds to float16, where a large value becomes
@@ -174,7 +131,7 @@ def _quantize_from_fp8(elements: torch.Tensor, factor: torch.Tensor, sf_use_ue8m
     """
     widening = scales.multiply(scales.reciprocal(factor), 6.0).unsqueeze(-1)
     widened = scales.multiply(elements, widening).to(torch.float16).to(torch.float32)
-    scale = scales.multiply(scales.multiply(_block_maximum(widened), _RECIPROCAL_OF_6), factor)
+    scale = scales.multiply(blocks.sixth(blocks.maximum(widened)), factor)
     if sf_use_ue8m0:
         scale_codes = scales.encode_ue8m0_round_up(scale)
         rounded_scale = scales.decode_ue8m0(scale_codes)
@@ -183,4 +140,4 @@ def _quantize_from_fp8(elements: torch.Tensor, factor: torch.Tensor, sf_use_ue8m
         rounded_scale = scales.decode_e4m3(scale_codes)
     output_scale = scales.multiply(scales.reciprocal(rounded_scale), factor)
     output_scale = output_scale.masked_fill(scale == 0.0, 0.0)
-    return _Blocks(_scaled_codes(widened, output_scale), scale_codes)
+    return Blocks(blocks.encode(widened, output_scale), scale_codes)

@@ -67,11 +67,8 @@ def _check(case: Case, device: torch.device) -> str:
     differing = _compare("eager", eager, expected, case.tie_tolerance)
 
     inputs, names = out_form(packet, arguments)
-    buffers = {name: _poisoned(t) for name, t in zip(names, eager, strict=True)}
-    if case.operator == "nvfp4_kv_dequantize_paged":
-        # Positions without a token keep what the buffers hold; the functional form has zeros there.
-        for buffer in buffers.values():
-            buffer.zero_()
+    make = _poisoned if case.writes_all else torch.zeros_like
+    buffers = {name: make(t) for name, t in zip(names, eager, strict=True)}
     packet.out(*inputs, **buffers)
     _compare("out", tuple(buffers[name] for name in names), eager, 0.0)
 
@@ -131,6 +128,9 @@ def _compare(
                 f"{list(right.shape)} {right.dtype}"
             )
         count = int((left.cpu() != right.cpu()).sum())
+        if left.dtype in (torch.bfloat16, torch.float16) and tolerance:
+            # Sums: the results that differ may only differ by a rounding.
+            torch.testing.assert_close(left.cpu(), right.cpu(), rtol=2**-6, atol=1e-3)
         if count > tolerance * right.numel():
             raise _MismatchError(
                 f"{what}, result {index}: {count} of {right.numel()} elements differ"

@@ -11,11 +11,21 @@ from typing import Any
 
 import torch
 
-from fp4aot._reference import dequantize, interleave, kv_cache, quantize
+from fp4aot import _recipes
+from fp4aot._reference import (
+    batched,
+    dequantize,
+    gemm,
+    interleave,
+    kv_cache,
+    per_token,
+    quantize,
+)
 
 _SWIZZLED_128X4 = (True, False)
 _SWIZZLED_8X4 = (True, True)
 _LINEAR = (False, False)
+_TIES = 2e-3
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,9 @@ class Case:
         Share of bytes that may differ: a GPU's approximate reciprocal decides some ties otherwise.
     devices
         ``"any"`` or ``"cpu"``.
+    writes_all
+        Whether every byte of the buffers is written. Else what is left keeps what they held, and
+        the functional form has zeros there.
     """
 
     operator: str
@@ -44,6 +57,7 @@ class Case:
     reference: Callable[..., Any]
     tie_tolerance: float = 0.0
     devices: str = "any"
+    writes_all: bool = True
 
 
 def cases(seed: int = 0) -> list[Case]:
@@ -55,6 +69,11 @@ def cases(seed: int = 0) -> list[Case]:
         *_dequantization(generator),
         *_plain_kv(generator),
         *_paged_kv(generator),
+        *_kv_quantization(generator),
+        *_recipe_cases(generator),
+        *_per_token(generator),
+        *_batches(generator),
+        *_products(generator),
     ]
 
 
@@ -81,7 +100,7 @@ def _quantization(generator: torch.Generator) -> list[Case]:
 
     def add(variant: str, values: torch.Tensor, scale: torch.Tensor | None, *flags: Any) -> None:
         found.append(
-            Case("fp4_quantize", variant, (values, scale, *flags), quantize.fp4_quantize, 2e-3)
+            Case("fp4_quantize", variant, (values, scale, *flags), quantize.fp4_quantize, _TIES)
         )
 
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
@@ -200,6 +219,105 @@ def _paged_kv(generator: torch.Generator) -> list[Case]:
                     f"{name}, {bits} tables",
                     arguments,
                     kv_cache.nvfp4_kv_dequantize_paged,
+                    writes_all=False,
                 )
             )
+    return found
+
+
+def _kv_quantization(generator: torch.Generator) -> list[Case]:
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        values = blocks(generator, 65, 2048).to(dtype)
+        arguments = (values, 1 / _global_scale(values))
+        name = str(dtype).removeprefix("torch.")
+        found.append(Case("nvfp4_kv_quantize", name, arguments, kv_cache.nvfp4_kv_quantize, _TIES))
+    return found
+
+
+def _recipe_cases(generator: torch.Generator) -> list[Case]:
+    found = []
+    values = blocks(generator, 65, 320).to(torch.bfloat16)
+    scale = _global_scale(values)
+    for mode in _recipes.NVFP44Over6ErrMode:
+        for fast in (False, True):
+            recipe = _recipes.NVFP44Over6Config(448, mode, fast)
+            arguments = (values, scale, 16, False, *_SWIZZLED_128X4, False, None)
+            found.append(
+                Case(
+                    "fp4_quantize",
+                    f"4-over-6 {mode.name}{', fast errors' if fast else ''}",
+                    (*arguments, _recipes.nvfp4_4over6_code(recipe)),
+                    quantize.fp4_quantize,
+                    _TIES,
+                )
+            )
+    return found
+
+
+def _per_token(generator: torch.Generator) -> list[Case]:
+    operator, reference = "nvfp4_quantize_per_token", per_token.nvfp4_quantize_per_token
+    values = blocks(generator, 33, 320).to(torch.bfloat16)
+    # A row each, in another order, one of them left out.
+    rows = torch.randperm(33, generator=generator).to(torch.int32)
+    rows[5] = -1
+    inverse = 1 / (448 * 6)
+    return [
+        Case(operator, "128x4", (values, inverse, None, 0), reference, _TIES),
+        Case(operator, "8x4", (values.to(torch.float16), inverse, None, 1), reference, _TIES),
+        Case(operator, "linear", (values, inverse, None, 2), reference, _TIES),
+        Case(
+            operator,
+            "linear, some rows",
+            (values, inverse, rows, 2),
+            reference,
+            _TIES,
+            writes_all=False,
+        ),
+    ]
+
+
+def _batches(generator: torch.Generator) -> list[Case]:
+    """Whole matrices: what an expert's mask leaves out is unspecified on a GPU."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        values = blocks(generator, 3, 33, 320).to(dtype)
+        name = str(dtype).removeprefix("torch.")
+        arguments = (values, _global_scale(values))
+        found.append(
+            Case("nvfp4_batched_quantize", name, arguments, batched.nvfp4_batched_quantize, _TIES)
+        )
+    values = blocks(generator, 3, 128, 512).to(torch.bfloat16)
+    rows = torch.full((3,), 128, dtype=torch.int32)
+    scales = 448 * 6 / (1.0173 * values.float().abs().amax(dim=(1, 2)))
+    for operator, reference in (
+        ("scaled_fp4_grouped_quantize", batched.scaled_fp4_grouped_quantize),
+        (
+            "silu_and_mul_scaled_nvfp4_experts_quantize",
+            batched.silu_and_mul_scaled_nvfp4_experts_quantize,
+        ),
+    ):
+        # A GPU's exponential differs from the CPU's in the last bits too.
+        tolerance = _TIES if operator.startswith("scaled") else 10 * _TIES
+        found.append(Case(operator, "bfloat16", (values, rows, scales), reference, tolerance))
+    return found
+
+
+def _products(generator: torch.Generator) -> list[Case]:
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        for batch, (m, n, k) in ((None, (33, 96, 352)), (None, (1, 160, 96)), (2, (130, 64, 256))):
+            leading = () if batch is None else (batch,)
+            parts = []
+            for rows in (m, n):
+                values = blocks(generator, *leading, rows, k).to(torch.bfloat16)
+                matrices = values.unsqueeze(0) if batch is None else values
+                packed, scales = batched.nvfp4_batched_quantize(matrices, torch.tensor([37.3]))
+                parts += [packed[0], scales[0]] if batch is None else [packed, scales]
+            a, a_scales, b, b_scales = parts
+            arguments = (a, b.transpose(-2, -1), a_scales, b_scales, torch.tensor([7e-4]), dtype)
+            name = str(dtype).removeprefix("torch.")
+            variant = f"{name} {'x'.join(map(str, (*leading, m, n, k)))}"
+            # A GPU adds in another order: some results round to the neighbour.
+            found.append(Case("mm_fp4", variant, arguments, gemm.mm_fp4, 0.05))
     return found

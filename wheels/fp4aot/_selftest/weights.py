@@ -9,10 +9,13 @@ from pathlib import Path
 import torch
 
 import fp4aot
+from fp4aot.nn import NVFP4Linear
 
 # NVFP4 of bell-shaped weights has a relative error of 0.09 to 0.1; other weights differ somewhat.
 _PLAUSIBLE = (0.05, 0.15)
 _BLOCK = 16
+# Rows and columns of a layer that an FP4 GEMM can take.
+_MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -69,29 +72,6 @@ class ModelReport:
         return all(low < error < high for error in errors) and low < self.output_error < 2 * high
 
 
-class NVFP4Layer(torch.nn.Module):
-    """A linear layer with quantized weights, whose input is quantized as well.
-
-    Quantize, dequantize, matrix product: what an FP4 GEMM computes, in pieces that run anywhere.
-    """
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__()
-        self.weight_scale = global_scale(weight)
-        values, block_scales = fp4aot.nvfp4_quantize(weight.to(torch.bfloat16), self.weight_scale)
-        self.values, self.block_scales = values, block_scales
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x @ weight.T`` for ``x`` of shape ``[M, K]``."""
-        scale = global_scale(x)
-        values, block_scales = fp4aot.nvfp4_quantize(x, scale)
-        activation = fp4aot.e2m1_and_ufp8sf_scale_to_float(values, block_scales, 1 / scale)
-        weight = fp4aot.e2m1_and_ufp8sf_scale_to_float(
-            self.values, self.block_scales, 1 / self.weight_scale
-        )
-        return activation @ weight.t()
-
-
 def global_scale(tensor: torch.Tensor) -> torch.Tensor:
     """Return the scale that uses the whole range of E4M3 (448) and E2M1 (6)."""
     return (448 * 6 / tensor.abs().amax().float()).reshape(1)
@@ -139,10 +119,14 @@ def examine(name: str) -> ModelReport:
             if weight.dim() != 2 or weight.shape[1] % _BLOCK or "embedding" in key:
                 continue
             layers.append(LayerError(key, tuple(weight.shape), weight_error(weight)))
+            if weight.shape[0] % _MULTIPLE or weight.shape[1] % _MULTIPLE:
+                continue
             if largest is None or weight.numel() > largest[1].numel():
                 largest = (key, weight)
     if largest is None:
-        raise FileNotFoundError(f"{path} contains no weight matrix with columns divisible by 16")
+        raise FileNotFoundError(
+            f"{path} contains no weight matrix with rows and columns divisible by {_MULTIPLE}"
+        )
     return ModelReport(path.name, tuple(layers), largest[0], output_error(largest[1]))
 
 
@@ -159,6 +143,13 @@ def output_error(weight: torch.Tensor, rows: int = 77) -> float:
     torch._dynamo.reset()
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(rows, weight.shape[1], generator=generator).to(torch.bfloat16)
-    layer = torch.compile(NVFP4Layer(weight), fullgraph=True, dynamic=True, backend="aot_eager")
+    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+    layer = torch.compile(
+        NVFP4Linear.from_linear(linear, activations=x),
+        fullgraph=True,
+        dynamic=True,
+        backend="aot_eager",
+    )
     exact = x.float() @ weight.t()
     return float((layer(x) - exact).norm() / exact.norm())

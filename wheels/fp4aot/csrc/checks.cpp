@@ -7,16 +7,6 @@
 
 namespace fp4aot {
 
-namespace {
-
-std::string list_text(const std::vector<int64_t>& values) {
-  std::string result = "[";
-  for (size_t i = 0; i < values.size(); ++i) result += text(i ? ", " : "", values[i]);
-  return result + "]";
-}
-
-}  // namespace
-
 void check_dtype(const char* operator_name, const char* argument, const Tensor& tensor,
                  std::initializer_list<ScalarType> accepted) {
   if (is_one_of(tensor.scalar_type(), accepted)) return;
@@ -68,10 +58,8 @@ void check_output(const char* operator_name, const char* argument, const Tensor&
   check_dtype(operator_name, argument, output, {dtype});
   check_same_device(operator_name, argument, output, reference_argument, reference);
   if (!has_layout(output, sizes, strides)) {
-    std::vector<int64_t> got(static_cast<size_t>(output.dim()));
-    for (size_t i = 0; i < got.size(); ++i) got[i] = output.stride(static_cast<int64_t>(i));
     argument_error(operator_name, argument,
-                   text("shape ", shape_text(output), " with strides ", list_text(got)),
+                   text("shape ", shape_text(output), " with strides ", strides_text(output)),
                    text("shape ", list_text(sizes), " with strides ", list_text(strides)),
                    "allocate it as the functional form returns it");
   }
@@ -80,6 +68,15 @@ void check_output(const char* operator_name, const char* argument, const Tensor&
     argument_error(operator_name, argument, "a buffer that is not aligned to 8 bytes",
                    "an aligned buffer", "allocate it with torch.empty");
   }
+}
+
+void check_blocks(const char* operator_name, const char* argument, const Tensor& tensor,
+                  int64_t multiple) {
+  const int64_t columns = tensor.size(-1);
+  if (columns % multiple == 0) return;
+  argument_error(operator_name, argument,
+                 text("shape ", shape_text(tensor), " (", columns, " values a row)"),
+                 text("a multiple of ", multiple, " values a row"), "pad the rows");
 }
 
 void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what) {

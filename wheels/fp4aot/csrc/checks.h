@@ -24,6 +24,9 @@ void check_scalar_scale(const char* operator_name, const char* argument, const T
 void check_output(const char* operator_name, const char* argument, const Tensor& output,
                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                   ScalarType dtype, const char* reference_argument, const Tensor& reference);
+// Rows must divide into whole blocks of scaled values.
+void check_blocks(const char* operator_name, const char* argument, const Tensor& tensor,
+                  int64_t multiple = 16);
 // FlashInfer's kernels index with 32-bit signed integers.
 void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what);
 

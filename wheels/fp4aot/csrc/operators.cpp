@@ -8,10 +8,15 @@
 #include <cuda_runtime_api.h>
 #include <torch/csrc/stable/library.h>
 
+#include "batched_quantization.h"
 #include "dequantize_host.h"
+#include "gemm.h"
+#include "gemm_tactics.h"
 #include "interleave.h"
 #include "kernel_table.h"
 #include "kv_cache.h"
+#include "kv_quantization.h"
+#include "per_token_quantization.h"
 #include "quantization.h"
 
 namespace {
@@ -39,19 +44,25 @@ bool has_kernel(std::string function, int64_t major, int64_t minor) {
 #define FP4_QUANTIZE_ARGUMENTS                                                             \
   "Tensor input, Tensor? global_scale=None, int sf_vec_size=16, bool sf_use_ue8m0=False, " \
   "bool is_sf_swizzled_layout=True, bool is_sf_8x4_layout=False, "                         \
-  "bool is_global_scale_inversed=False, bool? enable_pdl=None"
+  "bool is_global_scale_inversed=False, bool? enable_pdl=None, int nvfp4_4over6=0"
 #define SCALE_TO_FLOAT_ARGUMENTS                                                     \
   "Tensor e2m1_tensor, Tensor ufp8_scale_tensor, Tensor? global_scale_tensor=None, " \
   "int sf_vec_size=16, int ufp8_type=1, bool is_sf_swizzled_layout=True, "           \
   "bool is_sf_8x4_layout=False"
+#define QUANTIZED_OUT ", *, Tensor(a!) values, Tensor(b!) block_scales) -> ()"
+#define PER_TOKEN_ARGUMENTS                                                                     \
+  "Tensor input, float scale_inv, Tensor? expanded_idx_to_permuted_idx=None, int sf_layout=0, " \
+  "int nvfp4_4over6=0"
+#define BATCHED_ARGUMENTS "Tensor a, Tensor a_global_sf, int sf_vec_size=16, int nvfp4_4over6=0"
+#define EXPERTS_ARGUMENTS "Tensor a, Tensor mask, Tensor a_global_sf, int nvfp4_4over6=0"
+#define GEMM_ARGUMENTS "Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, Tensor? alpha"
 #define PAGED_CACHE_ARGUMENTS                                           \
   "Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, " \
   "Tensor v_block_scales, Tensor block_tables, Tensor seq_lens, Tensor k_scale, Tensor v_scale"
 
 STABLE_TORCH_LIBRARY(fp4aot, library) {
   library.def("fp4_quantize(" FP4_QUANTIZE_ARGUMENTS ") -> (Tensor, Tensor)");
-  library.def("fp4_quantize.out(" FP4_QUANTIZE_ARGUMENTS
-              ", *, Tensor(a!) values, Tensor(b!) block_scales) -> ()");
+  library.def("fp4_quantize.out(" FP4_QUANTIZE_ARGUMENTS QUANTIZED_OUT);
   library.def("block_scale_interleave(Tensor unswizzled_sf) -> Tensor");
   library.def("block_scale_interleave.out(Tensor unswizzled_sf, *, Tensor(a!) out) -> ()");
   library.def("block_scale_interleave_reverse(Tensor interleaved_sf) -> Tensor");
@@ -77,6 +88,27 @@ STABLE_TORCH_LIBRARY(fp4aot, library) {
   library.def("nvfp4_kv_dequantize_paged.out(" PAGED_CACHE_ARGUMENTS
               ", int kv_layout, *, Tensor(a!) output_k, Tensor(b!) output_v) -> ()");
 
+  library.def("nvfp4_kv_quantize(Tensor input, Tensor global_scale) -> (Tensor, Tensor)");
+  library.def(
+      "nvfp4_kv_quantize.out(Tensor input, Tensor global_scale, *, Tensor(a!) fp4_output, "
+      "Tensor(b!) block_scales) -> ()");
+  library.def("nvfp4_quantize_per_token(" PER_TOKEN_ARGUMENTS ") -> (Tensor, Tensor, Tensor)");
+  library.def("nvfp4_quantize_per_token.out(" PER_TOKEN_ARGUMENTS
+              ", *, Tensor(a!) values, Tensor(b!) block_scales, Tensor(c!) per_token_scale) -> ()");
+  library.def("nvfp4_batched_quantize(" BATCHED_ARGUMENTS ") -> (Tensor, Tensor)");
+  library.def("nvfp4_batched_quantize.out(" BATCHED_ARGUMENTS QUANTIZED_OUT);
+  library.def("scaled_fp4_grouped_quantize(" EXPERTS_ARGUMENTS ") -> (Tensor, Tensor)");
+  library.def("scaled_fp4_grouped_quantize.out(" EXPERTS_ARGUMENTS QUANTIZED_OUT);
+  library.def("silu_and_mul_scaled_nvfp4_experts_quantize(" EXPERTS_ARGUMENTS
+              ") -> (Tensor, Tensor)");
+  library.def("silu_and_mul_scaled_nvfp4_experts_quantize.out(" EXPERTS_ARGUMENTS QUANTIZED_OUT);
+  library.def("mm_fp4(" GEMM_ARGUMENTS ", ScalarType out_dtype, int tactic=-1) -> Tensor");
+  library.def("mm_fp4.out(" GEMM_ARGUMENTS ", int tactic=-1, *, Tensor(a!) out) -> ()");
+
+  // For `python -m fp4aot tune` and the tables that it writes.
+  library.def("_mm_fp4_tactic_count(int major, int minor) -> int");
+  library.def("_set_mm_fp4_tactics(Tensor table) -> ()");
+
   // For `python -m fp4aot doctor`: what this library's CUDA runtime sees, and what it carries.
   library.def("_cuda_driver_version() -> int");
   library.def("_cuda_runtime_version() -> int");
@@ -96,6 +128,21 @@ STABLE_TORCH_LIBRARY_IMPL(fp4aot, CUDA, library) {
   library.impl("nvfp4_kv_dequantize.out", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_out));
   library.impl("nvfp4_kv_dequantize_paged", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_paged));
   library.impl("nvfp4_kv_dequantize_paged.out", TORCH_BOX(&fp4aot::nvfp4_kv_dequantize_paged_out));
+  library.impl("nvfp4_kv_quantize", TORCH_BOX(&fp4aot::nvfp4_kv_quantize));
+  library.impl("nvfp4_kv_quantize.out", TORCH_BOX(&fp4aot::nvfp4_kv_quantize_out));
+  library.impl("nvfp4_quantize_per_token", TORCH_BOX(&fp4aot::nvfp4_quantize_per_token));
+  library.impl("nvfp4_quantize_per_token.out", TORCH_BOX(&fp4aot::nvfp4_quantize_per_token_out));
+  library.impl("nvfp4_batched_quantize", TORCH_BOX(&fp4aot::nvfp4_batched_quantize));
+  library.impl("nvfp4_batched_quantize.out", TORCH_BOX(&fp4aot::nvfp4_batched_quantize_out));
+  library.impl("scaled_fp4_grouped_quantize", TORCH_BOX(&fp4aot::scaled_fp4_grouped_quantize));
+  library.impl("scaled_fp4_grouped_quantize.out",
+               TORCH_BOX(&fp4aot::scaled_fp4_grouped_quantize_out));
+  library.impl("silu_and_mul_scaled_nvfp4_experts_quantize",
+               TORCH_BOX(&fp4aot::silu_and_mul_scaled_nvfp4_experts_quantize));
+  library.impl("silu_and_mul_scaled_nvfp4_experts_quantize.out",
+               TORCH_BOX(&fp4aot::silu_and_mul_scaled_nvfp4_experts_quantize_out));
+  library.impl("mm_fp4", TORCH_BOX(&fp4aot::mm_fp4));
+  library.impl("mm_fp4.out", TORCH_BOX(&fp4aot::mm_fp4_out));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fp4aot, CPU, library) {
@@ -107,4 +154,6 @@ STABLE_TORCH_LIBRARY_IMPL(fp4aot, CompositeExplicitAutograd, library) {
   library.impl("_cuda_driver_version", TORCH_BOX(&cuda_driver_version));
   library.impl("_cuda_runtime_version", TORCH_BOX(&cuda_runtime_version));
   library.impl("_has_kernel", TORCH_BOX(&has_kernel));
+  library.impl("_mm_fp4_tactic_count", TORCH_BOX(&fp4aot::mm_fp4_tactic_count));
+  library.impl("_set_mm_fp4_tactics", TORCH_BOX(&fp4aot::set_mm_fp4_tactics));
 }

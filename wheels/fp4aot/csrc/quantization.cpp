@@ -10,6 +10,8 @@
 #include "cuda_state.h"
 #include "errors.h"
 #include "kernel_table.h"
+#include "recipe.h"
+#include "row_view.h"
 #include "tvm_ffi_call.h"
 
 namespace fp4aot {
@@ -17,8 +19,6 @@ namespace fp4aot {
 namespace {
 
 constexpr const char* kOperator = "fp4_quantize";
-// NVFP4 recipe code 0: the standard recipe. (-1 would make FlashInfer read the environment.)
-constexpr int64_t kStandardRecipe = 0;
 // The kernels load sixteen 2-byte values at once.
 constexpr std::uintptr_t kInputAlignment = 32;
 
@@ -30,13 +30,8 @@ struct Format {
   bool is_sf_swizzled_layout;
   bool is_sf_8x4_layout;
   bool is_global_scale_inversed;
+  int64_t recipe;
 };
-
-// A column-major input is quantized along its other dimension: FlashInfer transposes it, and the
-// results back.
-bool is_column_major(const Tensor& input) {
-  return input.stride(-2) == 1 && !input.is_contiguous();
-}
 
 void check_format(const Format& format) {
   const bool nvfp4 = format.sf_vec_size == 16 && !format.sf_use_ue8m0;
@@ -52,6 +47,14 @@ void check_format(const Format& format) {
     argument_error(kOperator, "is_sf_8x4_layout", "True with is_sf_swizzled_layout=False",
                    "False for the linear layout",
                    "pass is_sf_swizzled_layout=True for the 8x4 layout");
+  }
+}
+
+void check_format_recipe(const Tensor& input, const Format& format) {
+  check_recipe(kOperator, format.recipe, "input", input);
+  if (format.recipe != kStandardRecipe && format.sf_use_ue8m0) {
+    argument_error(kOperator, "nvfp4_4over6", text(format.recipe, " with sf_use_ue8m0=True"),
+                   "0 (MXFP4 has no other recipe)", "pass the standard recipe");
   }
 }
 
@@ -74,14 +77,12 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
                    "use input.unsqueeze(0) for a vector");
   }
   check_format(format);
+  check_format_recipe(input, format);
 
-  Tensor matrix = input;
-  bool transposed = false;
-  if (is_column_major(input)) {
-    matrix = torch::stable::transpose(input, -2, -1);
-    transposed = matrix.is_contiguous();
-    if (!transposed) matrix = input;
-  }
+  // A column-major input is quantized along its other dimension: FlashInfer transposes it, and the
+  // results back.
+  const bool transposed = !input.is_contiguous() && is_column_major(input);
+  const Tensor matrix = transposed ? torch::stable::transpose(input, -2, -1) : input;
   const int64_t rank = matrix.dim();
   Problem problem{matrix, 1, matrix.size(rank - 1), 0, {}, {}, {}, {}};
   for (int64_t i = 0; i + 1 < rank; ++i) problem.m *= matrix.size(i);
@@ -148,23 +149,6 @@ int64_t rows_of_part(const Problem& problem, const Format& format) {
   return refused ? kFp8RowsOfPart : problem.m;
 }
 
-// Rows [first, first + count) of a contiguous buffer that is seen as a matrix of `columns`.
-struct RowView {
-  RowView(const Tensor& tensor, int64_t first, int64_t count, int64_t columns)
-      : shape{count, columns}, strides{columns, 1}, view(dl_tensor(tensor)) {
-    view.data = static_cast<char*>(view.data) + first * columns * (view.dtype.bits / 8);
-    view.ndim = 2;
-    view.shape = shape;
-    view.strides = strides;
-  }
-  RowView(const RowView&) = delete;
-  RowView& operator=(const RowView&) = delete;
-
-  int64_t shape[2];
-  int64_t strides[2];
-  DLTensor view;
-};
-
 void launch(Problem& problem, const std::optional<Tensor>& global_scale, const Format& format,
             std::optional<bool> enable_pdl, const Tensor& values, const Tensor& block_scales) {
   const int device = problem.input.get_device_index();
@@ -193,7 +177,7 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
                     OptionalTensor{global.has_value() ? &global->view : nullptr}, packed.view,
                     scales.view, format.sf_vec_size, format.sf_use_ue8m0,
                     format.is_sf_swizzled_layout, format.is_sf_8x4_layout,
-                    format.is_global_scale_inversed, enable_pdl.value_or(true), kStandardRecipe);
+                    format.is_global_scale_inversed, enable_pdl.value_or(true), format.recipe);
     scope.check_launch();
   }
 }
@@ -204,9 +188,10 @@ std::tuple<Tensor, Tensor> fp4_quantize(Tensor input, std::optional<Tensor> glob
                                         int64_t sf_vec_size, bool sf_use_ue8m0,
                                         bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
                                         bool is_global_scale_inversed,
-                                        std::optional<bool> enable_pdl) {
-  const Format format{sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout,
-                      is_global_scale_inversed};
+                                        std::optional<bool> enable_pdl, int64_t nvfp4_4over6) {
+  const Format format{
+      sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout, is_global_scale_inversed,
+      nvfp4_4over6};
   Problem problem = describe(input, global_scale, format);
   // Refuse before allocating.
   kernel.for_device(input.get_device_index());
@@ -220,10 +205,11 @@ std::tuple<Tensor, Tensor> fp4_quantize(Tensor input, std::optional<Tensor> glob
 
 void fp4_quantize_out(Tensor input, std::optional<Tensor> global_scale, int64_t sf_vec_size,
                       bool sf_use_ue8m0, bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
-                      bool is_global_scale_inversed, std::optional<bool> enable_pdl, Tensor values,
-                      Tensor block_scales) {
-  const Format format{sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout,
-                      is_global_scale_inversed};
+                      bool is_global_scale_inversed, std::optional<bool> enable_pdl,
+                      int64_t nvfp4_4over6, Tensor values, Tensor block_scales) {
+  const Format format{
+      sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout, is_global_scale_inversed,
+      nvfp4_4over6};
   Problem problem = describe(input, global_scale, format);
   check_output(kOperator, "values", values, problem.value_sizes, problem.value_strides,
                ScalarType::Byte, "input", input);

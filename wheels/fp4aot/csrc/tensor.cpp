@@ -2,6 +2,8 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <utility>
+
 #include "errors.h"
 
 namespace fp4aot {
@@ -11,6 +13,7 @@ namespace {
 DLDataType dl_dtype(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Byte:
+    case ScalarType::Float4_e2m1fn_x2:  // FlashInfer takes packed e2m1 as bytes
       return {kDLUInt, 8, 1};
     case ScalarType::Int:
       return {kDLInt, 32, 1};
@@ -75,6 +78,16 @@ std::string shape_text(const Tensor& tensor) {
   return stream.str();
 }
 
+std::string list_text(const std::vector<int64_t>& values) {
+  std::string result = "[";
+  for (size_t i = 0; i < values.size(); ++i) result += text(i ? ", " : "", values[i]);
+  return result + "]";
+}
+
+std::string strides_text(const Tensor& tensor) {
+  return list_text({tensor.strides().begin(), tensor.strides().end()});
+}
+
 std::string device_text(const Tensor& tensor) {
   if (tensor.is_cuda()) return text("cuda:", tensor.get_device_index());
   return tensor.is_cpu() ? "cpu" : "a device that is neither cpu nor cuda";
@@ -134,6 +147,18 @@ bool has_layout(const Tensor& tensor, const std::vector<int64_t>& sizes,
     if (sizes[i] > 1 && tensor.stride(static_cast<int64_t>(i)) != strides[i]) return false;
   }
   return true;
+}
+
+bool is_column_major(const Tensor& tensor) {
+  const int64_t rank = tensor.dim();
+  if (rank < 2) return false;
+  std::vector<int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  const auto last = static_cast<size_t>(rank) - 1;
+  std::swap(sizes[last - 1], sizes[last]);
+  std::vector<int64_t> strides = contiguous_strides(sizes);
+  std::swap(sizes[last - 1], sizes[last]);
+  std::swap(strides[last - 1], strides[last]);
+  return has_layout(tensor, sizes, strides);
 }
 
 DLTensor dl_tensor(const Tensor& tensor) {

@@ -18,6 +18,9 @@ using torch::stable::Tensor;
 std::string dtype_name(ScalarType dtype);
 // "[4, 128]"
 std::string shape_text(const Tensor& tensor);
+// "[128, 1]"
+std::string list_text(const std::vector<int64_t>& values);
+std::string strides_text(const Tensor& tensor);
 // "cuda:1"
 std::string device_text(const Tensor& tensor);
 
@@ -41,6 +44,9 @@ Tensor empty_strided(const std::vector<int64_t>& sizes, const std::vector<int64_
 // Whether `tensor` has these sizes and strides; strides of dimensions of size 0 or 1 do not matter.
 bool has_layout(const Tensor& tensor, const std::vector<int64_t>& sizes,
                 const std::vector<int64_t>& strides);
+
+// Whether the transpose of the last two dimensions is contiguous.
+bool is_column_major(const Tensor& tensor);
 
 // A view that FlashInfer can read. Borrows torch's own size and stride arrays: `tensor` must
 // outlive it, and must not be resized meanwhile.

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tensor.h"
+#include "tvm_ffi_tensor.h"
 
 namespace fp4aot {
 
@@ -49,6 +50,20 @@ inline TVMFFIAny pack(int64_t number) {
   return value;
 }
 
+inline TVMFFIAny pack(double number) {
+  TVMFFIAny value{};
+  value.type_index = kTVMFFIFloat;
+  value.v_float64 = number;
+  return value;
+}
+
+inline TVMFFIAny pack(const OwningTensor& tensor) {
+  TVMFFIAny value{};
+  value.type_index = kTVMFFITensor;
+  value.v_obj = static_cast<TVMFFIObject*>(tensor.handle());
+  return value;
+}
+
 // The callee borrows all arguments for the duration of the call; functions called this way return
 // nothing. Throws on error.
 template <typename... Arguments>
@@ -60,6 +75,14 @@ void call_flashinfer(TVMFFISafeCallType function, const char* operator_name,
   if (function(nullptr, packed, static_cast<int32_t>(sizeof...(Arguments)), &result) != 0) {
     throw_raised_error(operator_name);
   }
+}
+
+// For functions without arguments that return an integer.
+inline int64_t call_flashinfer_for_int(TVMFFISafeCallType function, const char* operator_name) {
+  TVMFFIAny result{};
+  result.type_index = kTVMFFINone;
+  if (function(nullptr, nullptr, 0, &result) != 0) throw_raised_error(operator_name);
+  return result.v_int64;
 }
 
 }  // namespace fp4aot
