@@ -175,17 +175,22 @@ def test_other_runners_and_operators_are_counted(imported: Callable[..., Importe
         "anything": ["MoERunner", 5],
         "('fp4_gemm', 'CutlassFp4GemmRunner', ((64, 64), (64, 64)), ())": [CUTLASS, 1],
         "('fp4_gemm', 'CutlassFp4GemmRunner', ((64, 64), (64 64)), ())": [CUTLASS, 1],
+        make_key(8).replace("(8, 1024)", "(8)"): [CUTLASS, 1],
+        make_key(2**40): [CUTLASS, 1],
         make_key(64, n=48): [CUTLASS, 1],
+        # Another weight, of which CUTLASS has nothing.
+        make_key(8, n=64, runner="CudnnFp4GemmRunner"): ["CudnnFp4GemmRunner", 1],
     }
     cache = {8: 5}
     found = imported(make_cache(cache, others))
     assert found.taken == 1
     assert found.skipped == {
-        "of CudnnFp4GemmRunner, which is not in this wheel": 2,
+        "of CudnnFp4GemmRunner, which is not in this wheel": 3,
         "of CuteDslFp4GemmRunner, which is not in this wheel": 1,
         "of another operator": 3,
-        "of CutlassFp4GemmRunner, with shapes that are not those of mm_fp4": 3,
+        "of CutlassFp4GemmRunner, with shapes that are not those of mm_fp4": 5,
     }
+    assert {(c.n, c.k) for c in found.table.choices()} == {(4096, 2048)}
     agree(found.table, cache, map_to_hybrid_bucket_uncapped)
 
 

@@ -97,9 +97,10 @@ def scaled_fp4_grouped_quantize(
 
     Notes
     -----
-    On a GPU, rows that do not count, their scales and the padding of the scales hold whatever was
-    in memory, and the `.out` form of the operator leaves them as they are. The CPU kernel returns
-    zeros there. The arithmetic is that of `fp4_quantize`.
+    On a GPU, the values of rows that do not count hold whatever was in memory, and the `.out` form
+    of the operator leaves them as they are; the CPU kernel returns zeros. The same goes for their
+    scales and the scales' padding, unless K is not divisible by 64: then all of that is zero, for
+    padding columns meet real rows in a GEMM. The arithmetic is that of `fp4_quantize`.
     """
     recipe = recipe_code("scaled_fp4_grouped_quantize", "nvfp4_4over6", nvfp4_4over6)
     values, block_scales = torch.ops.fp4aot.scaled_fp4_grouped_quantize.default(

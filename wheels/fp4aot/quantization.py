@@ -148,8 +148,8 @@ def nvfp4_quantize(
     sf_vec_size
         Only 16.
     enable_pdl
-        Programmatic dependent launch: on unless False. A per-token number has it as FlashInfer
-        does, whatever is passed.
+        Programmatic dependent launch: on unless False. FlashInfer launches its per-token kernel
+        without it, whatever is passed.
     backend
         Only "cuda".
     per_token_activation

@@ -2,7 +2,8 @@
 
 The expert operators repeat `cvt_fp16_to_fp4_expert` of FlashInfer 0.7.2's `quantization.cuh`:
 matrix b has `mask[b]` rows (none if negative, all if more than M), and nothing is written for the
-others, nor for the padding of the scales.
+others, nor for the padding of the scales. Unlike FlashInfer's, the operators clear the scales first
+if they have padding columns: those meet real rows in a GEMM.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def scaled_fp4_grouped_quantize_out(
     values: torch.Tensor,
     block_scales: torch.Tensor,
 ) -> None:
-    """Quantize the first rows of each matrix; everything else keeps what the buffers held."""
+    """Quantize the first rows of each matrix; the values of other rows stay as they were.
+
+    So do the scales, unless they have padding columns; then the rest of them is zero.
+    """
     _checks.quantize_experts(_GROUPED, a, mask, a_global_sf, nvfp4_4over6, fused=False)
     _checks.quantize_experts_out(_GROUPED, a, values, block_scales, fused=False)
     _write(_quantize_experts(a, mask, a_global_sf, nvfp4_4over6), values, block_scales)
@@ -165,6 +169,8 @@ def _write(experts: _Experts, values: torch.Tensor, block_scales: torch.Tensor) 
     padded = memory.reshape(batch, 128 * row_tiles, _layouts.COLUMN_TILE * column_tiles)
     linear = _layouts.unswizzle(padded, _LAYOUT).clone()
     rows, columns = experts.scale_codes.shape[1:]
+    if columns % _layouts.COLUMN_TILE != 0:
+        linear.zero_()
     held = linear[:, :rows, :columns]
     held.copy_(torch.where(experts.written, experts.scale_codes, held))
     memory.copy_(_layouts.swizzle(linear, _LAYOUT).reshape(memory.shape))

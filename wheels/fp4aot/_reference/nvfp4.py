@@ -149,7 +149,10 @@ def _scaled_difference(
 
 
 def _error(config: _recipes.NVFP44Over6Config, differences: torch.Tensor) -> torch.Tensor:
-    """Sum the errors of each block in the order of its elements, which decides the rounding."""
+    """Sum the errors of each block in the order of its elements, which decides the rounding.
+
+    Kernels that CUDA 12.8 compiles may sum the halves of a block first.
+    """
     if config.err_mode == _recipes.NVFP44Over6ErrMode.MSE:
         terms = scales.multiply(differences, differences)
     else:

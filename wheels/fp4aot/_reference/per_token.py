@@ -57,17 +57,24 @@ def nvfp4_quantize_per_token_out(
     block_scales: torch.Tensor,
     per_token_scale: torch.Tensor,
 ) -> None:
-    """Quantize into the caller's buffers; rows that the index does not name keep what they held."""
+    """Quantize into the caller's buffers.
+
+    Rows that an index does not name keep what the buffers held, and with an index so does the
+    padding of the scales. Without one, padding is zero.
+    """
     _checks.nvfp4_quantize_per_token(input, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6)
     _checks.nvfp4_quantize_per_token_out(input, sf_layout, values, block_scales, per_token_scale)
     quantized = _quantize_rows(input, scale_inv, nvfp4_4over6)
     named = _named_rows(expanded_idx_to_permuted_idx, input)
     layout = _layouts.SfLayout(sf_layout)
-    rows, columns = quantized.scale_codes.shape
-    held = _layouts.unswizzle(block_scales, layout)[:rows, :columns]
-    scale_codes = torch.where(named.unsqueeze(1), quantized.scale_codes, held)
     values.copy_(torch.where(named.unsqueeze(1), quantized.values, values))
-    block_scales.copy_(arrange_scales(scale_codes, layout))
+    linear = _layouts.unswizzle(block_scales, layout).clone()
+    if expanded_idx_to_permuted_idx is None:
+        linear.zero_()
+    rows, columns = quantized.scale_codes.shape
+    held = linear[:rows, :columns]
+    held.copy_(torch.where(named.unsqueeze(1), quantized.scale_codes, held))
+    block_scales.copy_(_layouts.swizzle(linear, layout))
     per_token_scale.copy_(torch.where(named, quantized.per_token_scale, per_token_scale))
 
 

@@ -33,6 +33,7 @@ ROUNDINGS = ("default", "down", "up")
 
 _KEY = re.compile(r"\('([^']*)', '([^']*)', (\(.*\))\)", re.DOTALL)
 _ARGUMENTS = 10
+_LARGEST = 2**30
 _OWN_KEYS = ("_metadata", "_records", "_generation")
 
 _Buckets = dict[int, int | None]
@@ -180,7 +181,8 @@ def _read_folder(folder: Path) -> _Cache:
     for path in sorted((folder / "entries").glob("*.json")):
         entry = load_json(path)
         if not (isinstance(entry, dict) and {"key", "runner", "tactic"} <= entry.keys()):
-            refuse(str(path), "(the file)", json.dumps(entry)[:60], "key, runner and tactic", "")
+            got = json.dumps(entry)[:60]
+            refuse(str(path), "(the file)", got, "key, runner and tactic", "remove the file")
         results.append((str(entry["key"]), entry["runner"], entry["tactic"]))
     metadata = _metadata(load_json(manifest), str(manifest))
     return _Cache(metadata, str(manifest), "", tuple(results))
@@ -256,10 +258,12 @@ def _sizes(text: str) -> tuple[int, int, int] | None:
         shapes: Any = ast.literal_eval(match[0]) if match else ()
     except (SyntaxError, ValueError):
         return None
-    if len(shapes) != _ARGUMENTS:
+    if len(shapes) != _ARGUMENTS or not all(isinstance(shape, tuple) for shape in shapes):
         return None
     a, b = shapes[0], shapes[1]
-    if len(a) != 2 or len(b) != 2 or a[1] != b[0] or min(*a, *b) < 1:
+    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
+        return None
+    if min(*a, *b) < 1 or max(*a, *b) > _LARGEST:
         return None
     # Two values in a byte.
     n, k = b[1], a[1] * 2

@@ -130,7 +130,7 @@ Batch describe_experts(const char* name, const Tensor& a, const Tensor& mask,
 }
 
 // Padding columns of the scales meet zero values in a GEMM: a NaN left there would spoil real rows.
-// The kernels for experts write no padding.
+// The kernels for experts write no padding. This also clears the scales of rows beyond the mask.
 void clear_padding_columns(const Batch& experts, const Tensor& block_scales) {
   if (experts.k / kBlock % 4 != 0) TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(block_scales.get()));
 }
