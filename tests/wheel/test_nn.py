@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import fp4aot
 from fp4aot.nn import NVFP4Linear
 
-SIZES = (2, 7, 33, 129, 1000)
+SIZES = (2, 3, 7, 16, 31, 33, 64, 129, 500, 1000)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -29,7 +29,8 @@ def stack() -> torch.nn.Sequential:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_one_graph_serves_five_sizes(backend):
+def test_one_graph_serves_ten_sizes_of_a_rank(backend):
+    """Case 24: a new size compiles nothing, and a new rank compiles once."""
     model = stack()
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
@@ -37,6 +38,23 @@ def test_one_graph_serves_five_sizes(backend):
         x = draw(rows, 128)
         assert torch.equal(compiled(x), model(x))
     assert counter.frame_count == 1
+    for batch, rows in zip((5, 2, 3, 9), SIZES[2:], strict=False):
+        x = draw(batch, rows, 128)
+        assert torch.equal(compiled(x), model(x))
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("shape", [(0, 128), (2, 0, 128), (1, 128)])
+def test_edge_shapes(shape):
+    """Case 25: empty inputs give empty results."""
+    model = stack()
+    result = model(torch.randn(shape).to(torch.bfloat16))
+    assert result.shape == (*shape[:-1], 64)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(
+        compiled(torch.zeros(shape, dtype=torch.bfloat16)),
+        model(torch.zeros(shape, dtype=torch.bfloat16)),
+    )
 
 
 def test_export_with_a_dynamic_batch_equals_eager():

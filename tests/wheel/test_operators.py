@@ -159,3 +159,44 @@ def test_flashinfers_host_code_equals_the_reference_on_every_code_and_exponent()
     torch.testing.assert_close(
         got, mxfp4_dequantize_host(weight, scale, 32), rtol=0, atol=0, equal_nan=True
     )
+
+
+@pytest.mark.parametrize("rows", [1, 7, 31, 33, 129])
+@pytest.mark.parametrize("layout", ["128x4", "8x4"])
+def test_padding_of_per_token_scales_is_zero(rows, layout):
+    """Case 11, in buffers full of NaN."""
+    x = torch.randn(rows, 80).to(torch.bfloat16)
+    tile = {"128x4": 128, "8x4": 8}[layout]
+    number = list(LAYOUTS).index(layout)
+    padded = -(-rows // tile) * tile
+    scales = torch.full((padded, 8), 0x7F, dtype=torch.uint8)
+    torch.ops.fp4aot.nvfp4_quantize_per_token.out(
+        x,
+        1 / 2688,
+        None,
+        number,
+        values=torch.empty(rows, 40, dtype=torch.uint8),
+        block_scales=scales,
+        per_token_scale=torch.empty(rows),
+    )
+    linear = torch.ops.fp4aot.nvfp4_quantize_per_token(x, 1 / 2688, None, 2)[1]
+    assert int(scales.sum()) == int(linear.sum())
+    assert torch.equal(scales.flatten().sort()[0][-rows * 5 :], linear.flatten().sort()[0])
+
+
+@pytest.mark.parametrize("rows", [1, 33, 129])
+def test_scales_of_padding_columns_are_zero_for_experts(rows):
+    """Case 11: NaN there would meet zero values in a grouped GEMM, and spoil real rows."""
+    x = torch.randn(2, rows, 80).to(torch.bfloat16)
+    mask = torch.full((2,), rows, dtype=torch.int32)
+    values, scales = fp4aot.scaled_fp4_grouped_quantize(x, mask, torch.ones(2))
+    buffers = {
+        "values": torch.empty_strided(values.shape, values.stride(), dtype=torch.uint8),
+        "block_scales": torch.empty_strided(
+            scales.shape, scales.stride(), dtype=scales.dtype
+        ).fill_(float("nan")),
+    }
+    torch.ops.fp4aot.scaled_fp4_grouped_quantize.out(x, mask, torch.ones(2), **buffers)
+    # [32, 4, row tiles, 4, column tiles, matrices]: columns 5 to 7 are padding.
+    padding = buffers["block_scales"].view(torch.uint8)[:, :, :, 1:, 1, :]
+    assert not padding.any()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
