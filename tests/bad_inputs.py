@@ -811,7 +811,18 @@ def _multiply_into(batch: tuple[int, ...] = (), **changes: Any) -> Callable[[str
     return _call(**{**_factors(batch), "out": out, **changes})
 
 
+def _viewed(dtype: torch.dtype, *shape: int) -> Callable[[str], torch.Tensor]:
+    """Make bytes that another dtype names."""
+    return lambda device: _empty(device, *shape).view(dtype)
+
+
 GEMM = (
+    BadInput(
+        "E8M0 scales",
+        "mm_fp4",
+        _multiply(a_descale=_viewed(torch.float8_e8m0fnu, 512)),
+        ("'a_descale': got dtype .*float8_e8m0fnu", "uint8 or .*float8_e4m3fn"),
+    ),
     BadInput(
         "dtype of a",
         "mm_fp4",
@@ -1544,6 +1555,7 @@ ACCEPTED: tuple[tuple[str, Callable[[str], Arguments]], ...] = (
     ("mm_fp4", _multiply(batch=(2,), out_dtype=_HALF, tactic=3)),
     ("mm_fp4", _multiply(a=_bytes(0, 32), a_descale=_bytes(0, 4))),
     ("mm_fp4", _multiply(batch=(0,))),
+    ("mm_fp4", _multiply(a=_viewed(torch.float4_e2m1fn_x2, 4, 32))),
     ("mm_fp4", _multiply(a=_every_other(4, 32), alpha=lambda d: torch.ones((), device=d))),
     ("mm_fp4", _multiply(a_descale=_bytes(512), b_descale=_column_major(4, 128))),
     ("mm_fp4", _multiply(batch=(2,), b_descale=_column_major(2, 4, 128))),

@@ -15,7 +15,7 @@ from fp4aot import _doctor, _registration, _selftest
 from fp4aot._selftest.inputs import cases
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bad_inputs import EVERY_DEVICE
+from bad_inputs import ACCEPTED, EVERY_DEVICE
 
 RUN_ON_HOPPER = ("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged")
 BLACKWELL_ONLY = sorted(set(_registration.DEVICE_OPERATORS) - set(RUN_ON_HOPPER))
@@ -64,6 +64,22 @@ def test_bad_input_is_refused_in_the_words_of_the_cpu(case):
         operator(*arguments, **keywords)
     for fragment in (f"fp4aot::{name}", *case.fragments):
         assert re.search(fragment, str(caught.value)), f"{fragment!r} not in: {caught.value}"
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize(("operator", "build"), ACCEPTED, ids=[name for name, _ in ACCEPTED])
+def test_valid_input_passes_every_check(operator, build):
+    """It runs, or what is refused is the device and no argument."""
+    name, _, overload = operator.partition(".")
+    if name == "mxfp4_dequantize_host":
+        pytest.skip("an operator of the CPU")
+    arguments, keywords = build("cuda:0")
+    function = getattr(getattr(torch.ops.fp4aot, name), overload or "default")
+    try:
+        function(*arguments, **keywords)
+    except RuntimeError as error:
+        if "has no compiled kernel in this wheel" not in str(error):
+            raise
     torch.cuda.synchronize()
 
 

@@ -55,9 +55,11 @@ def test_a_new_rank_compiles_once_and_new_sizes_do_not():
 
 
 def test_every_layout_and_format_traces_in_one_graph():
+    layouts = tuple(fp4aot.SfLayout)  # Dynamo cannot iterate over the class itself on Python 3.12
+
     def everything(x, scale):
         results = []
-        for layout in fp4aot.SfLayout:
+        for layout in layouts:
             results += fp4aot.nvfp4_quantize(x, scale, layout)
             values, scales = fp4aot.mxfp4_quantize(x, sfLayout=layout)
             results += [values, scales, fp4aot.mxfp4_dequantize(values, scales, layout)]

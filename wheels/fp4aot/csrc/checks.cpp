@@ -9,12 +9,12 @@ namespace fp4aot {
 
 void check_dtype(const char* operator_name, const char* argument, const Tensor& tensor,
                  std::initializer_list<ScalarType> accepted) {
-  if (is_one_of(tensor.scalar_type(), accepted)) return;
+  if (is_one_of(dtype_of(tensor), accepted)) return;
   std::string expected;
   for (ScalarType dtype : accepted)
     expected += (expected.empty() ? "" : " or ") + dtype_name(dtype);
-  argument_error(operator_name, argument, text("dtype ", dtype_name(tensor.scalar_type())),
-                 expected, "convert the tensor first");
+  argument_error(operator_name, argument, text("dtype ", dtype_name(dtype_of(tensor))), expected,
+                 "convert the tensor first");
 }
 
 void check_rank(const char* operator_name, const char* argument, const Tensor& tensor,
@@ -54,7 +54,8 @@ void check_scalar_scale(const char* operator_name, const char* argument, const T
 
 void check_output(const char* operator_name, const char* argument, const Tensor& output,
                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                  ScalarType dtype, const char* reference_argument, const Tensor& reference) {
+                  ScalarType dtype, const char* reference_argument, const Tensor& reference,
+                  std::uintptr_t alignment) {
   check_dtype(operator_name, argument, output, {dtype});
   check_same_device(operator_name, argument, output, reference_argument, reference);
   if (!has_layout(output, sizes, strides)) {
@@ -63,9 +64,9 @@ void check_output(const char* operator_name, const char* argument, const Tensor&
                    text("shape ", list_text(sizes), " with strides ", list_text(strides)),
                    "allocate it as the functional form returns it");
   }
-  // The kernels store eight bytes at once.
-  if (!is_aligned(output, 8)) {
-    argument_error(operator_name, argument, "a buffer that is not aligned to 8 bytes",
+  if (!is_aligned(output, alignment)) {
+    argument_error(operator_name, argument,
+                   text("a buffer that is not aligned to ", alignment, " bytes"),
                    "an aligned buffer", "allocate it with torch.empty");
   }
 }

@@ -20,10 +20,12 @@ void check_cuda(const char* operator_name, const char* argument, const Tensor& t
 // float32 on the device of `reference`, one element of any rank.
 void check_scalar_scale(const char* operator_name, const char* argument, const Tensor& scale,
                         const char* reference_argument, const Tensor& reference);
-// An output buffer must be laid out exactly as the functional form would return it.
+// An output buffer must be laid out exactly as the functional form would return it. Most kernels
+// store eight bytes at once.
 void check_output(const char* operator_name, const char* argument, const Tensor& output,
                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                  ScalarType dtype, const char* reference_argument, const Tensor& reference);
+                  ScalarType dtype, const char* reference_argument, const Tensor& reference,
+                  std::uintptr_t alignment = 8);
 // Rows must divide into whole blocks of scaled values.
 void check_blocks(const char* operator_name, const char* argument, const Tensor& tensor,
                   int64_t multiple = 16);

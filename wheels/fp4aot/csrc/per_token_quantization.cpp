@@ -78,8 +78,10 @@ void launch(Tensor input, double scale_inv, const std::optional<Tensor>& rows_to
   const int device = input.get_device_index();
   const TVMFFISafeCallType function = kernel.for_device(device);
   if (input.numel() == 0) {
-    // Rows without values have the scale 0, which no kernel is there to write.
-    if (input.size(0) > 0) TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(per_token_scale.get()));
+    // Rows without values have the scale 0, which no kernel is there to write. Under an index, rows
+    // that it leaves out keep theirs.
+    if (input.size(0) > 0 && !rows_to_quantize.has_value())
+      TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(per_token_scale.get()));
     return;
   }
   LaunchScope scope(kOperator, device);

@@ -35,6 +35,16 @@ DLDataType dl_dtype(ScalarType dtype) {
 
 }  // namespace
 
+ScalarType dtype_of(const Tensor& tensor) {
+  // Tensor::scalar_type() knows these two only where the target is torch 2.11, and throws else.
+  int32_t code = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
+  for (ScalarType dtype : {ScalarType::Float4_e2m1fn_x2, ScalarType::Float8_e8m0fnu}) {
+    if (code == static_cast<int32_t>(dtype)) return dtype;
+  }
+  return tensor.scalar_type();
+}
+
 std::string dtype_name(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Byte:
@@ -167,7 +177,7 @@ DLTensor dl_tensor(const Tensor& tensor) {
   view.device.device_type = tensor.is_cuda() ? kDLCUDA : kDLCPU;
   view.device.device_id = tensor.is_cuda() ? tensor.get_device_index() : 0;
   view.ndim = static_cast<int32_t>(tensor.dim());
-  view.dtype = dl_dtype(tensor.scalar_type());
+  view.dtype = dl_dtype(dtype_of(tensor));
   view.shape = const_cast<int64_t*>(tensor.sizes().data());
   view.strides = const_cast<int64_t*>(tensor.strides().data());
   return view;

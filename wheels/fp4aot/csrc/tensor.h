@@ -14,6 +14,8 @@ namespace fp4aot {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// The dtype, also of tensors whose dtype torch's stable ABI of the wheel's floor cannot name.
+ScalarType dtype_of(const Tensor& tensor);
 // "torch.bfloat16", as Python prints it.
 std::string dtype_name(ScalarType dtype);
 // "[4, 128]"
