@@ -160,11 +160,13 @@ def describe_device(
 def device_operators(manifest: _manifest.Manifest) -> list[str]:
     """List the operators that run compiled device code."""
     called = {name for module in manifest.modules for _, name in module.functions}
+    return [name for name in _offered(called) if not name.endswith("_host")]
+
+
+def _offered(called: set[str]) -> list[str]:
+    """Sort the operators behind some compiled functions; a leading underscore is not for users."""
     shared = {name for name, other in _manifest.SHARED_KERNELS.items() if other in called}
-    # A leading underscore: for the package itself.
-    return sorted(
-        name for name in called | shared if not name.endswith("_host") and not name.startswith("_")
-    )
+    return sorted(name for name in called | shared if not name.startswith("_"))
 
 
 def absent_operators(manifest: _manifest.Manifest) -> tuple[str, ...]:
@@ -248,11 +250,12 @@ def render(report: Report) -> str:
         "",
         "this wheel",
     ]
+    targets = [" ".join(map(str, module.targets)) for module in manifest.modules]
     width = max(len(module.name) for module in manifest.modules)
-    for module in manifest.modules:
-        operators = ", ".join(sorted({operator for _, operator in module.functions}))
-        targets = " ".join(str(target) for target in module.targets)
-        lines.append(f"  {module.name:<{width}}  {targets:<12} {operators}")
+    target_width = max(map(len, targets))
+    for module, text in zip(manifest.modules, targets, strict=True):
+        operators = ", ".join(_offered({operator for _, operator in module.functions}))
+        lines.append(f"  {module.name:<{width}}  {text:<{target_width}}  {operators}")
     if report.absent:
         lines.append(f"  not in it: {', '.join(report.absent)}")
     lines += [
