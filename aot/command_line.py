@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,19 @@ from rich.console import Console
 
 from aot.errors import AotError
 
-OUT = Console()
-ERR = Console(stderr=True)
+_LOG_WIDTH = 120
+
+
+def _console(stderr: bool = False) -> Console:
+    """Write as wide as the terminal; into files and logs, so wide that tables keep their words."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _LOG_WIDTH
+    return console
+
+
+OUT = _console()
+ERR = _console(stderr=True)
 
 DEFAULT_BUILD_ROOT = Path(__file__).resolve().parent.parent / "build"
 

@@ -110,10 +110,8 @@ def table(modules: Sequence[ModuleReport], wheel_size: int) -> Table:
         Bytes of the wheel. What is not device code is host code, most of it the launchers.
     """
     result = Table(title="What each module adds to the wheel, and costs", title_justify="left")
-    # Names stay in one piece, whatever the terminal leaves for the rest.
-    longest = max((len(module.name) for module in modules), default=0)
-    result.add_column("Module", overflow="fold", min_width=longest)
-    result.add_column("Target", overflow="fold", min_width=5)
+    for heading in ("Module", "Target"):
+        result.add_column(heading, overflow="fold")
     for heading in ("Images", "Code, MB", "In wheel, MB", "Compiled in, min", "Memory, GB"):
         result.add_column(heading, justify="right")
     result.add_column("Units, in this build")
