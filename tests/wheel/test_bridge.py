@@ -6,6 +6,7 @@ is driven by a small program, linked with the objects of the build.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -50,7 +51,9 @@ int main() {
 @pytest.fixture(scope="module")
 def output(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("bridge")
-    (site_packages,) = BUILD.glob("environments/flashinfer-*/lib/python*/site-packages")
+    # Of the FlashInfer that this build used; others may be there too.
+    roots = json.loads((BUILD / "wheel/plan/roots.json").read_text())
+    site_packages = Path(roots["torch"]).parent
     (folder / "main.cpp").write_text(PROGRAM)
     includes = [site_packages / "torch/include", site_packages / "tvm_ffi/include"]
     command = [
