@@ -11,7 +11,7 @@ from rich.table import Table
 
 from aot import catalog, files, pipeline, progress, toolchain, wheel_maker
 from aot.audit import as_json as as_data
-from aot.audit import audit_wheel, print_report, require_passed
+from aot.audit import audit_wheel, declared_build, print_report, require_passed
 from aot.build import stop_object_cache
 from aot.command_line import (
     DEFAULT_BUILD_ROOT,
@@ -187,15 +187,20 @@ def build(
 @app.command()
 def audit(
     wheel: Annotated[Path, typer.Argument(help="The wheel.")],
-    preset: Preset = "quick",
+    preset: Annotated[str, typer.Option(help="Another preset than the wheel names.")] = "",
     cuda: Cuda = "",
     flashinfer: FlashInfer = "",
     build_root: BuildRoot = DEFAULT_BUILD_ROOT,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what is really in a wheel with the plan of a preset."""
+    """Compare what is really in a wheel with the plan of the preset that it says it is of."""
+    declared = declared_build(wheel)
     prepared = pipeline.prepare(
-        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
+        preset or declared.preset,
+        build_root,
+        cuda=cuda or declared.cuda,
+        flashinfer=flashinfer or declared.flashinfer,
+        report=report_step,
     )
     with progress.reading(ERR) as reading:
         report = audit_wheel(wheel, wheel_maker.expectation(prepared), prepared.toolkit, reading)

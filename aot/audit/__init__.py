@@ -4,9 +4,17 @@ from aot.audit.images import Image, count_images, parse_images, read_images
 from aot.audit.library import LibraryExpectation, LibraryReport, audit_library
 from aot.audit.modules import DeviceUnit, ModuleImages
 from aot.audit.report import Finding, as_json, print_report, require_passed
-from aot.audit.wheel import WheelExpectation, WheelReport, audit_wheel, platform_tag
+from aot.audit.wheel import (
+    DeclaredBuild,
+    WheelExpectation,
+    WheelReport,
+    audit_wheel,
+    declared_build,
+    platform_tag,
+)
 
 __all__ = [
+    "DeclaredBuild",
     "DeviceUnit",
     "Finding",
     "Image",
@@ -19,6 +27,7 @@ __all__ = [
     "audit_library",
     "audit_wheel",
     "count_images",
+    "declared_build",
     "parse_images",
     "platform_tag",
     "print_report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import zipfile
@@ -79,6 +80,41 @@ class WheelReport:
     def passed(self) -> bool:
         """``True`` when no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class DeclaredBuild:
+    """What a wheel says that it was built from.
+
+    Parameters
+    ----------
+    preset, cuda, flashinfer
+        As in its manifest.
+    """
+
+    preset: str
+    cuda: str
+    flashinfer: str
+
+
+def declared_build(wheel: Path) -> DeclaredBuild:
+    """Read what a wheel says of itself: the plan to compare it with.
+
+    Raises
+    ------
+    AuditError
+        When there is no such wheel, or none of this project.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            manifest = json.loads(archive.read("fp4aot/_manifest.json"))
+        versions = manifest["versions"]
+        return DeclaredBuild(manifest["preset"], versions["cuda"], versions["flashinfer"])
+    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as cause:
+        raise AuditError(
+            f"{wheel} is not a fp4aot wheel with a readable manifest ({cause}); pass the path of a "
+            "wheel that `python -m aot build` has written"
+        ) from cause
 
 
 def platform_tag(wheel: Path) -> str:
