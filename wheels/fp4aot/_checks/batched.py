@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fp4aot import _layouts
@@ -124,7 +122,7 @@ def quantize_experts_out(
             torch.float8_e4m3fn,
         ),
     ):
-        _permuted_output(operator, argument, buffer, shape, order, dtype, a)
+        common.check_permuted_output(operator, argument, buffer, shape, order, dtype, "a", a)
 
 
 def expert_shapes(a: torch.Tensor, fused: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -137,33 +135,3 @@ def expert_shapes(a: torch.Tensor, fused: bool) -> tuple[tuple[int, ...], tuple[
     )
     tiles = (batch, scale_rows // 128, scale_columns // _layouts.COLUMN_TILE)
     return (batch, rows, columns // 2), (*tiles, 32, 4, _layouts.COLUMN_TILE)
-
-
-def _permuted_output(
-    operator: str,
-    argument: str,
-    buffer: torch.Tensor,
-    shape: Sequence[int],
-    order: Sequence[int],
-    dtype: torch.dtype,
-    a: torch.Tensor,
-) -> None:
-    """Require a contiguous buffer of `shape`, permuted, as `common.check_output` does."""
-    common.check_dtype(operator, argument, buffer, (dtype,))
-    common.check_same_device(operator, argument, buffer, "a", a)
-    strides = _layouts.contiguous_strides(shape)
-    sizes, steps = [shape[i] for i in order], [strides[i] for i in order]
-    fits = buffer.dim() == len(sizes) and all(
-        got_size == size and (size <= 1 or got_step == step)
-        for got_size, got_step, size, step in zip(
-            buffer.shape, buffer.stride(), sizes, steps, strict=True
-        )
-    )
-    if not fits:
-        common.fail(
-            operator,
-            argument,
-            f"shape {common.shape_text(buffer)} with strides {list(buffer.stride())}",
-            f"shape {sizes} with strides {steps}",
-            "allocate it as the functional form returns it",
-        )

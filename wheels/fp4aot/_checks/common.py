@@ -101,12 +101,29 @@ def check_output(
 
     Strides of dimensions of size 0 or 1 do not matter.
     """
+    order = list(range(len(shape)))
+    if transposed:
+        order[-2:] = reversed(order[-2:])
+    check_permuted_output(
+        operator, argument, output, shape, order, dtype, reference_argument, reference
+    )
+
+
+def check_permuted_output(
+    operator: str,
+    argument: str,
+    output: torch.Tensor,
+    shape: Sequence[int],
+    order: Sequence[int],
+    dtype: torch.dtype,
+    reference_argument: str,
+    reference: torch.Tensor,
+) -> None:
+    """Require a contiguous buffer of `shape`, its dimensions in another order."""
     check_dtype(operator, argument, output, (dtype,))
     check_same_device(operator, argument, output, reference_argument, reference)
-    sizes, strides = list(shape), list(_layouts.contiguous_strides(shape))
-    if transposed:
-        sizes[-2:] = reversed(sizes[-2:])
-        strides[-2:] = reversed(strides[-2:])
+    contiguous = _layouts.contiguous_strides(shape)
+    sizes, strides = [shape[i] for i in order], [contiguous[i] for i in order]
     if not _has_layout(output, sizes, strides):
         fail(
             operator,
