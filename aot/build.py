@@ -84,7 +84,9 @@ def compile_wheel(
     estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
     watch = measure.Watch(prepared.plan, prepared.roots)
     steps: set[str] = set()
-    lines = _noting(_lines(_command(prepared, out, limit), log, schedule.jobs), steps)
+    variables = pipeline.version_variables(prepared.plan)
+    backend = _lines(_command(prepared, out, limit), log, schedule.jobs, variables)
+    lines = _noting(backend, steps)
     try:
         with measure.watching(watch):
             progress.follow(lines, estimate, console)
@@ -137,13 +139,17 @@ def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> lis
     ]
 
 
-def _lines(command: list[str], log: Path, jobs: int) -> Iterator[str]:
+def _lines(command: list[str], log: Path, jobs: int, variables: dict[str, str]) -> Iterator[str]:
     """Run the backend, copy its output into the log, and yield it line by line."""
-    environ = os.environ | {
-        "NINJA_STATUS": progress.NINJA_STATUS,
-        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-        "PYTHONUNBUFFERED": "1",
-    }
+    environ = (
+        os.environ
+        | variables
+        | {
+            "NINJA_STATUS": progress.NINJA_STATUS,
+            "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
     tail: deque[str] = deque(maxlen=2000)
     with (
         log.open("w") as stream,

@@ -71,11 +71,23 @@ class Module:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named selection of modules."""
+    """A named selection of modules.
+
+    Parameters
+    ----------
+    name, description
+        What people choose it by.
+    modules
+        What is in it.
+    lowered
+        Whether its machine code is for Hopper, made of Blackwell's PTX by `aot.lowering`: to test
+        the kernels, never to ship them.
+    """
 
     name: str
     description: str
     modules: tuple[Module, ...]
+    lowered: bool = False
 
 
 _TENSOR: Final = "DLTensor*"
@@ -265,6 +277,18 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 "quantization, KV cache and GEMM for every Blackwell: 10.0a, 10.3a, 11.0a and "
                 "12.0f; KV dequantization also for 9.0a",
                 _dense("10.0a", "10.3a", "11.0a", "12.0f"),
+            ),
+            Preset(
+                "lowered",
+                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
+                "and GEMM of 12.0f, lowered to 9.0a",
+                (
+                    quantization("10.0a"),
+                    kv_quantization("10.0a"),
+                    kv_dequantization("9.0a"),
+                    gemm("sm120", "12.0f"),
+                ),
+                lowered=True,
             ),
         )
     }

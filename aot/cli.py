@@ -144,7 +144,7 @@ def _plan_table(plan: BuildPlan, *, every_unit: bool = False) -> Table:
     for module in plan.modules:
         table.add_row(
             module.name,
-            " ".join(module.architectures),
+            module.targets,
             str(len(module.units)),
             str(max(unit.memory_megabytes for unit in module.units)),
             clock(sum(unit.seconds for unit in module.units)),

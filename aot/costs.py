@@ -93,7 +93,7 @@ def record_costs(path: Path, plan: BuildPlan, units: Iterable[UnitCost]) -> None
             name = f"{module.name}/{unit.name}"
             cost = costs.get(name)
             if cost is not None:
-                known[unit_key(unit, plan.versions.cuda_compiler)] = {"unit": name, **vars(cost)}
+                known[unit_key(unit, plan.compiler)] = {"unit": name, **vars(cost)}
     if known:
         files.write_json(path, known)
 
@@ -150,7 +150,7 @@ def unit_costs(
                 origin = "compiled"
             else:
                 origin = "cache"
-            cost = known.get(unit_key(unit, plan.versions.cuda_compiler))
+            cost = known.get(unit_key(unit, plan.compiler))
             if origin == "compiled":
                 # Ninja logs no time for one that failed.
                 cost = None if took is None else Cost(took, peaks.get(name))

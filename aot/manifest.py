@@ -36,6 +36,7 @@ def make_manifest(plan: BuildPlan, library: Path, version: str) -> dict[str, Any
         "version": version,
         "preset": plan.preset,
         "plan_hash": plan.hash,
+        "lowering": plan.lowering,
         "versions": {
             "flashinfer": plan.versions.flashinfer,
             "tvm_ffi": plan.versions.tvm_ffi,
@@ -48,7 +49,8 @@ def make_manifest(plan: BuildPlan, library: Path, version: str) -> dict[str, Any
             {
                 "name": module.name,
                 "family": module.family,
-                "architectures": list(module.architectures),
+                "architectures": list(module.images),
+                "compiled_for": list(module.architectures),
                 "functions": {
                     function.name: function.operator
                     for function in module.functions

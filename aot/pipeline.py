@@ -17,11 +17,16 @@ from aot.codegen.schema_probe import schema_probe
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
 from aot.host_compiler import HostCompiler, find_host_compiler
+from aot.lowering import LOWERED_VERSION
+from aot.lowering.toolkit import make_toolkit
 from aot.plan import BuildPlan, Roots, make_plan, preset_named
 from aot.toolchain import Toolkit
 
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
 _UNIX_SOCKET_LIMIT = 100  # sun_path holds 108 bytes
+# A server that is compiling and gets no new request counts as idle, and takes its compilers along:
+# longer than any unit. A build stops its server when it ends.
+_IDLE_SECONDS = "7200"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class Folders:
         return self.root / "environments"
 
     @property
+    def lowering(self) -> Path:
+        """Toolkits that make machine code for Hopper, by version of the real one."""
+        return self.root / "lowering"
+
+    @property
     def workspace(self) -> Path:
         """What FlashInfer's generators write."""
         return self.root / "flashinfer"
@@ -58,11 +68,24 @@ class Folders:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that a build starts from."""
+    """Everything that a build starts from.
+
+    Parameters
+    ----------
+    plan, roots
+        What is built, and where its tokens point.
+    toolkit
+        The CUDA toolkit.
+    nvcc
+        The compiler that makes device code: that of the toolkit, unless the plan is lowered.
+    environment, host_compiler, folders
+        FlashInfer's environment, the C++ compiler, and where things are written.
+    """
 
     plan: BuildPlan
     roots: Roots
     toolkit: Toolkit
+    nvcc: Path
     environment: FlashInferEnvironment
     host_compiler: HostCompiler
     folders: Folders
@@ -111,7 +134,13 @@ def prepare(
     report("reading FlashInfer's specifications")
     specifications = specs.read(chosen.modules, flashinfer_environment, toolkit, folders.workspace)
     plan, roots = make_plan(chosen, specifications, flashinfer_environment, toolkit)
-    return Prepared(plan, roots, toolkit, flashinfer_environment, compiler, folders)
+    nvcc = toolkit.nvcc
+    if chosen.lowered:
+        report("making a toolkit that lowers to Hopper: what it builds is for tests alone")
+        folder = folders.lowering / str(toolkit.compiler_version)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        nvcc = make_toolkit(toolkit.root, folder) / "bin" / "nvcc"
+    return Prepared(plan, roots, toolkit, nvcc, flashinfer_environment, compiler, folders)
 
 
 def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None) -> memory.Schedule:
@@ -132,7 +161,7 @@ def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None)
         plan,
         prepared.roots,
         schedule,
-        nvcc=prepared.toolkit.nvcc,
+        nvcc=prepared.nvcc,
         host_compiler=prepared.host_compiler.path,
         launcher=object_cache_command(prepared.folders.object_cache),
         prefix_maps=prefix_maps(prepared),
@@ -157,6 +186,11 @@ def prefix_maps(prepared: Prepared) -> tuple[tuple[str, str], ...]:
         (str(prepared.folders.root), "/usr/src/build"),
         (str(SOURCE_ROOT), "/usr/src/fp4aot"),
     )
+
+
+def version_variables(plan: BuildPlan) -> dict[str, str]:
+    """Environment of the build backend: the label that a wheel of this plan carries."""
+    return {"FP4AOT_LOCAL_VERSION": LOWERED_VERSION if plan.lowering else ""}
 
 
 def object_cache_command(folder: Path) -> list[str]:
@@ -186,7 +220,7 @@ def object_cache_variables(folder: Path) -> dict[str, str]:
     set stays as it is, and is not repeated here.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "300"}
+    variables = {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": _IDLE_SECONDS}
     socket = folder / "server.sock"
     if len(str(socket)) <= _UNIX_SOCKET_LIMIT:
         variables["SCCACHE_SERVER_UDS"] = str(socket)

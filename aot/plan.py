@@ -22,6 +22,9 @@ from aot.catalog import Module, Preset
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
 from aot.estimates import estimate
+from aot.lowering.errors import LoweringError
+from aot.lowering.lower import lowered_target
+from aot.lowering.toolkit import digest
 from aot.specs import SourceUnit, SpecificationSet
 from aot.toolchain import Toolkit
 
@@ -103,13 +106,36 @@ class Unit:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """One FlashInfer module: what is compiled and what it must export."""
+    """One FlashInfer module: what is compiled and what it must export.
+
+    Parameters
+    ----------
+    name, family
+        FlashInfer's name, and the group in reports.
+    architectures
+        The targets that it is compiled for.
+    images
+        The targets of its machine code: the same, unless it is lowered.
+    units
+        Its translation units.
+    functions
+        What it must export, no more and no less.
+    """
 
     name: str
     family: str
     architectures: tuple[str, ...]
+    images: tuple[str, ...]
     units: tuple[Unit, ...]
     functions: tuple[catalog.Function, ...]
+
+    @property
+    def targets(self) -> str:
+        """Its targets, for people: ``"10.0a 12.0f"``, or ``"9.0a (lowered from 12.0f)"``."""
+        shown = " ".join(self.images)
+        if self.images == self.architectures:
+            return shown
+        return f"{shown} (lowered from {' '.join(self.architectures)})"
 
 
 @dataclass(frozen=True)
@@ -126,19 +152,41 @@ class Versions:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """Everything CMake needs to build the library of one wheel."""
+    """Everything CMake needs to build the library of one wheel.
+
+    Parameters
+    ----------
+    preset
+        Name of the preset.
+    versions
+        Of everything that goes in.
+    modules
+        FlashInfer's modules.
+    tvm_ffi_sources
+        The part of the TVM-FFI runtime that is compiled along.
+    added_host_flags
+        Flags of ours for the host compiler.
+    lowering
+        Hash of the sources of `aot.lowering` where machine code is made for Hopper, else empty.
+    """
 
     preset: str
     versions: Versions
     modules: tuple[ModulePlan, ...]
     tvm_ffi_sources: tuple[str, ...]
     added_host_flags: tuple[str, ...]
+    lowering: str = ""
 
     @property
     def hash(self) -> str:
         """SHA-256 over the plan: equal for equal inputs, on any machine and path."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def compiler(self) -> str:
+        """What makes machine code, by version; for Hopper it is another one."""
+        return self.versions.cuda_compiler + (" lowered" if self.lowering else "")
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -183,6 +231,7 @@ class BuildPlan:
                 name=item["name"],
                 family=item["family"],
                 architectures=tuple(item["architectures"]),
+                images=tuple(item["images"]),
                 units=tuple(
                     Unit(**{**unit, "flags": tuple(unit["flags"])}) for unit in item["units"]
                 ),
@@ -199,6 +248,7 @@ class BuildPlan:
             modules,
             tuple(data["tvm_ffi_sources"]),
             tuple(data["added_host_flags"]),
+            data["lowering"],
         )
 
 
@@ -246,7 +296,8 @@ def make_plan(
     ToolchainError, ArchitectureError
         When the toolkit cannot build FP4 for a target.
     PlanError
-        When the specifications are of another FlashInfer than the environment's.
+        When the specifications are of another FlashInfer than the environment's, or a target of a
+        lowered preset cannot be lowered.
     """
     check_targets(preset.modules, toolkit)
     if specifications.flashinfer_version != str(environment.version):
@@ -268,6 +319,7 @@ def make_plan(
             module.name,
             module.family,
             module.architectures,
+            _images(module) if preset.lowered else module.architectures,
             _units(specification.units, roots),
             module.functions,
         )
@@ -281,8 +333,29 @@ def make_plan(
         torch_target=catalog.TORCH_TARGET,
         torch_headers=installed_version(environment, "torch"),
     )
-    plan = BuildPlan(preset.name, versions, modules, TVM_FFI_SOURCES, ADDED_HOST_FLAGS)
+    plan = BuildPlan(
+        preset.name,
+        versions,
+        modules,
+        TVM_FFI_SOURCES,
+        ADDED_HOST_FLAGS,
+        digest() if preset.lowered else "",
+    )
     return plan, roots
+
+
+def _images(module: Module) -> tuple[str, ...]:
+    """Say which targets machine code has after lowering."""
+    try:
+        lowered = [lowered_target(f"sm_{Architecture.parse(n).sm}") for n in module.architectures]
+    except LoweringError as reason:
+        raise PlanError(f"{module.name}: {reason}") from reason
+    if len(set(lowered)) != len(lowered):
+        raise PlanError(
+            f"{module.name}: several of {', '.join(module.architectures)} are lowered to the same "
+            "target; a lowered preset has one of them"
+        )
+    return tuple(str(Architecture.from_sm(name)) for name in lowered)
 
 
 def installed_version(environment: FlashInferEnvironment, distribution: str) -> str:

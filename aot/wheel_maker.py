@@ -65,7 +65,8 @@ class FinishedWheel:
             "sha256": self.audit.sha256,
             "plan_hash": self.plan.hash,
             "versions": asdict(self.plan.versions),
-            "modules": {module.name: module.architectures for module in self.plan.modules},
+            "lowering": self.plan.lowering,
+            "modules": {module.name: module.images for module in self.plan.modules},
             "build_seconds": round(self.compiled.seconds, 1),
             "cache_hits": self.compiled.cache_hits,
             "cache_misses": self.compiled.cache_misses,
@@ -91,7 +92,7 @@ class FinishedWheel:
         table.add_row("size", f"{self.audit.size / 1e6:.2f} MB")
         table.add_row("SHA-256", self.audit.sha256)
         for module in self.plan.modules:
-            table.add_row(module.name, " ".join(module.architectures))
+            table.add_row(module.name, module.targets)
         minutes, seconds = divmod(round(self.compiled.seconds), 60)
         cache = self.compiled
         table.add_row(
@@ -109,7 +110,7 @@ class FinishedWheel:
 def expectation(prepared: Prepared) -> WheelExpectation:
     """Say what the audit must find in a wheel of this plan."""
     units = tuple(
-        DeviceUnit(module.name, unit.name, tuple(map(Architecture.parse, module.architectures)))
+        DeviceUnit(module.name, unit.name, tuple(map(Architecture.parse, module.images)))
         for module in prepared.plan.modules
         for unit in module.units
         if unit.language == "cuda"

@@ -3,17 +3,22 @@
 The names are the disassembler's own, as they stand in the machine code that CUDA 13.0 makes of
 FlashInfer 0.7.2's GEMM, in every kernel of every target:
 
-==========  ======================================  ==========================================
-target      wait for the kernel before it           block-scaled FP4 product
-==========  ======================================  ==========================================
-10.0a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
-10.3a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.BLOCK16``, ``UTCOMMA.2CTA.BLOCK16``
-11.0a       ``ACQBULK`` (and ``PREEXIT``)           ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
-12.0f       ``ACQBULK``                             ``OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X``
-==========  ======================================  ==========================================
+==============  ==============================  ==============================================
+target          wait for the kernel before it   block-scaled FP4 product
+==============  ==============================  ==============================================
+10.0a           ``ACQBULK`` (and ``PREEXIT``)   ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
+10.3a           ``ACQBULK`` (and ``PREEXIT``)   ``UTCOMMA.BLOCK16``, ``UTCOMMA.2CTA.BLOCK16``
+11.0a           ``ACQBULK`` (and ``PREEXIT``)   ``UTCOMMA.4X``, ``UTCOMMA.2CTA.4X``
+12.0f           ``ACQBULK``                     ``OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X``
+9.0a (lowered)  ``ACQBULK``                     ``F2FP.F16.E4M3.UNPACK_B``, ``HMMA.16816.F32``
+==============  ==============================  ==============================================
 
 ``PREEXIT`` lets the next kernel start early. CUTLASS has none of it for 12.x, and without it
 nothing is wrong, only later: it is not asked for.
+
+The last row is what `aot.lowering` makes of 12.0f: block scales are converted to float16, and
+scaled elements are multiplied in float16 with sums in float32. Of the modules that Hopper runs as
+they are, nothing is asked.
 """
 
 from __future__ import annotations
@@ -52,12 +57,16 @@ _WAIT: Final = "the wait for the kernel before it (griddepcontrol.wait)"
 _WAIT_MNEMONIC: Final = re.compile(r"ACQBULK")
 _GEMM_CAUSE: Final = "its kernel body was compiled out: the target has lost its suffix"
 _CONVERSION_CAUSE: Final = "a target without its suffix, whose conversions are emulated"
+_LOWERED_CAUSE: Final = "its kernel body was compiled out before it was lowered"
+_LOWERED: Final = (9,)
+_ALL: Final = (*_LOWERED, 10, 11, 12)
 
 _GEMM: Final = (
     Instruction(
         _WAIT,
         _WAIT_MNEMONIC,
         "the define CUTLASS_ENABLE_GDC_FOR_SM100 is lost, and the wait has turned into nothing",
+        majors=_ALL,
     ),
     # Blocks of 16: a bare UTCOMMA is MXFP4's product, over blocks of 32.
     Instruction(
@@ -72,10 +81,27 @@ _GEMM: Final = (
         _GEMM_CAUSE,
         majors=(12,),
     ),
+    Instruction(
+        "the conversion of block scales, lowered to float16",
+        re.compile(r"F2FP\.F16\.E4M3\.UNPACK_B"),
+        _LOWERED_CAUSE,
+        majors=_LOWERED,
+    ),
+    # Of float16, with sums in float32: the same name with more to it is that of another type.
+    Instruction(
+        "the FP4 product, lowered to float16 (mma.m16n8k16)",
+        re.compile(r"HMMA\.16816\.F32"),
+        _LOWERED_CAUSE,
+        majors=_LOWERED,
+    ),
 )
 _QUANTIZATION: Final = (
     Instruction(
-        _WAIT, _WAIT_MNEMONIC, "a guard on __CUDA_ARCH__ that this target fails", every_kernel=False
+        _WAIT,
+        _WAIT_MNEMONIC,
+        "a guard on __CUDA_ARCH__ that this target fails",
+        majors=_ALL,
+        every_kernel=False,
     ),
     Instruction(
         "the conversion to e2m1",

@@ -6,6 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aot.errors import PlanError
+from aot.lowering import LOWERED_VERSION
+from aot.lowering.tensor_map_coordinates import (
+    TENSOR_MAP_SOURCE,
+    WRAPPED_FUNCTIONS,
+    compiler_flags,
+)
 from aot.memory import Schedule
 from aot.plan import BuildPlan, Roots, Unit
 
@@ -64,6 +70,14 @@ def cmake_variables(
     add(_set("FP4AOT_TORCH_LIBRARY_DIR", [str(roots.torch / "lib")]))
     add(_set("FP4AOT_TORCH_TARGET_VERSION", [torch_target_macro(plan.versions.torch_target)]))
     add(_set("FP4AOT_CUDA_LIBRARY_DIR", [str(_library_folder(roots.cuda))]))
+    # Made anew when the lowering changes; nothing else of a toolkit changes under one path.
+    add(_set("FP4AOT_UNIT_DEPENDS", [str(nvcc.with_name("ptxas"))] if plan.lowering else []))
+    add(_set("FP4AOT_LOCAL_VERSION", [LOWERED_VERSION] if plan.lowering else []))
+    flags = compiler_flags() if plan.lowering else ()
+    add(_set("FP4AOT_ADDED_SOURCES", [str(TENSOR_MAP_SOURCE)] if plan.lowering else []))
+    add(_set("FP4AOT_ADDED_SOURCE_FLAGS", flags))
+    wrapped = WRAPPED_FUNCTIONS if plan.lowering else ()
+    add(_set("FP4AOT_ADDED_LINK_FLAGS", [f"-Wl,--wrap={name}" for name in wrapped]))
     add(_set("FP4AOT_MODULES", [module.name for module in plan.modules]))
     for module in plan.modules:
         add(_set(f"FP4AOT_UNITS_{module.name}", [unit.name for unit in module.units]))

@@ -38,6 +38,7 @@ def kernel_table(plan: BuildPlan) -> str:
         "const KernelEntry kernel_entries[] = {",
         *(line for module in plan.modules for line in _entries(module)),
         "};",
+        f"const bool kernels_are_lowered = {'true' if plan.lowering else 'false'};",
         "const size_t kernel_entry_count = sizeof(kernel_entries) / sizeof(kernel_entries[0]);",
         "}  // namespace fp4aot",
         "",
@@ -47,7 +48,7 @@ def kernel_table(plan: BuildPlan) -> str:
 
 def _images(module: ModulePlan) -> Iterator[str]:
     rows = []
-    for name in module.architectures:
+    for name in module.images:
         target = Architecture.parse(name)
         suffix = f"'{target.suffix}'" if target.suffix else "'\\0'"
         rows.append(f"{{{target.major}, {target.minor}, {suffix}}}")
@@ -60,5 +61,5 @@ def _entries(module: ModulePlan) -> Iterator[str]:
             yield (
                 f'    {{"{module.name}", "{function.name}", '
                 f"{entry_symbol(module.name, function.name)}, "
-                f"images_{module.name}, {len(module.architectures)}}},"
+                f"images_{module.name}, {len(module.images)}}},"
             )

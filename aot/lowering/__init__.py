@@ -14,3 +14,8 @@ registration, streams and capture are tested; Blackwell's speed and its silicon 
 
 Only the standard library is imported: the wrapped programs start once for each translation unit.
 """
+
+from typing import Final
+
+LOWERED_VERSION: Final = "lowered"
+"""The local version of a wheel whose machine code is lowered, as in ``0.1.0+lowered``."""

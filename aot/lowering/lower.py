@@ -113,6 +113,24 @@ def lower_file(source: Path, target: Path) -> Counter[str]:
     return lowering.counts
 
 
+def lowered_target(target: str) -> str:
+    """Return what machine code for a target, such as ``"sm_120f"``, is made for instead.
+
+    What Hopper or something older runs as it is stays.
+
+    Raises
+    ------
+    LoweringError
+        When it can neither stay nor be lowered.
+    """
+    if target in SOURCES:
+        return TARGET
+    number = re.fullmatch(r"sm_(\d+)[af]?", target)
+    if number and int(number[1]) < 100:
+        return target
+    raise LoweringError(f"{target} cannot be lowered to {TARGET}; build for {' or '.join(SOURCES)}")
+
+
 def describe(kernel: str, line: int, text: str) -> str:
     """Say where something is; the names of template kernels run to thousands of characters."""
     shown = kernel if len(kernel) <= 160 else f"{kernel[:100]}…{kernel[-40:]}"

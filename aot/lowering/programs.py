@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from aot.lowering.errors import LoweringError
-from aot.lowering.lower import SOURCES, TARGET, describe, lower_file
+from aot.lowering.lower import SOURCES, TARGET, describe, lower_file, lowered_target
 from aot.lowering.ptx import kernel_name
 
 _ARCHITECTURE: Final = re.compile(r"(?P<option>-arch=|--gpu-name=|--arch=)?(?P<target>sm_\w+)")
@@ -90,7 +90,8 @@ def fatbinary(real: str, arguments: Sequence[str]) -> int:
     changed, images = [], 0
     for argument in arguments:
         match = _IMAGE.fullmatch(argument)
-        if match and (target := _hopper(f"sm_{match['target']}")) is not None:
+        name = f"sm_{match['target']}" if match else ""
+        if match and (target := lowered_target(name)) != name:
             if "ptx" in match["before"] or "compute" in match["name"]:
                 raise LoweringError(
                     f"fatbinary was given PTX for {match['target']}; ask nvcc for machine code "
@@ -145,22 +146,12 @@ def _retarget(arguments: Sequence[str]) -> tuple[list[str], bool]:
         match = _ARCHITECTURE.fullmatch(argument)
         named = match is not None and (match["option"] or previous in _ARCHITECTURE_OPTIONS)
         previous = argument
-        if match and named and (target := _hopper(match["target"])) is not None:
+        if match and named and (target := lowered_target(match["target"])) != match["target"]:
             lowered = True
             changed.append((match["option"] or "") + target)
         else:
             changed.append(argument)
     return changed, lowered
-
-
-def _hopper(target: str) -> str | None:
-    """Return what a target is lowered to, or nothing where it stays."""
-    if target in SOURCES:
-        return TARGET
-    number = re.fullmatch(r"sm_(\d+)[af]?", target)
-    if number and int(number[1]) < 100:
-        return None
-    raise LoweringError(f"{target} cannot be lowered to {TARGET}; build for {' or '.join(SOURCES)}")
 
 
 def _quote(source: Path, errors: Mapping[int, str]) -> list[str]:

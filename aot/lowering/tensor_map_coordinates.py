@@ -13,6 +13,7 @@ nor the kernel's name has to be trusted. Where a map keeps its element type is n
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from aot.lowering.errors import LoweringError
@@ -28,6 +29,8 @@ TYPE_TAG: Final = 0x280
 ELEMENTS_SHIFT: Final = 4
 """Sixteen 4-bit elements make one of 64 bits."""
 
+TENSOR_MAP_SOURCE: Final = Path(__file__).with_name("tensor_map.cpp")
+"""What encodes such maps; compile it with `compiler_flags`, and link it into the library."""
 WRAPPED_FUNCTIONS: Final = ("cudaGetDriverEntryPointByVersion", "cudaGetDriverEntryPoint")
 """What ``tensor_map.cpp`` wraps; pass ``-Wl,--wrap=`` for each to the linker."""
 

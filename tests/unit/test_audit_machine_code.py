@@ -20,6 +20,7 @@ from aot.audit.images import Image, read_images
 from aot.audit.instructions import Instruction
 from aot.audit.modules import audit_modules
 from aot.errors import AotError, AuditError, BuildError, ToolchainError
+from aot.lowering.lower import lower_text
 from aot.toolchain import Toolkit
 
 PRODUCT = Instruction("the product", re.compile(r"OMMA(\..+)?"), "bad luck")
@@ -255,9 +256,12 @@ def test_a_layout_that_is_not_known_is_an_error(tmp_path: Path, cc: str, data: b
 
 # Modules
 
-F120, A100, A110 = map(Architecture.parse, ("12.0f", "10.0a", "11.0a"))
+F120, A100, A110, A90 = map(Architecture.parse, ("12.0f", "10.0a", "11.0a", "9.0a"))
 GOOD_120 = kernel("gemm", "ACQBULK", "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X R1, R2")
 GOOD_100 = kernel("gemm", "ACQBULK", "UTCOMMA.2CTA.4X gdesc[UR4]")
+LOWERED_SCALES = "F2FP.F16.E4M3.UNPACK_B R16, R72"
+LOWERED_PRODUCT = "HMMA.16816.F32 R4, R8, R16, R4"
+GOOD_LOWERED = kernel("gemm", "ACQBULK", LOWERED_SCALES, LOWERED_PRODUCT)
 SM120 = "fp4_gemm_cutlass_sm120"
 
 
@@ -355,6 +359,85 @@ def test_quantization_must_convert_to_e2m1(tools: Tools, cc: str) -> None:
     assert "lack the conversion to e2m1" in problem
 
 
+# Modules that are lowered to Hopper
+
+
+def test_a_lowered_gemm_has_its_product_in_float16(tools: Tools, cc: str) -> None:
+    held, problems = audited(tools, cc, [unit(SM120, "a", A90)], (A90, GOOD_LOWERED))
+    assert problems == ()
+    (one,) = held
+    assert one.instructions == ("ACQBULK", "F2FP.F16.E4M3.UNPACK_B", "HMMA.16816.F32")
+
+
+def test_a_lowered_gemm_without_its_wait_fails_by_name(tools: Tools, cc: str) -> None:
+    bad = GOOD_LOWERED + kernel("other", LOWERED_SCALES, LOWERED_PRODUCT)
+    _, problems = audited(tools, cc, [unit(SM120, "a", A90)], (A90, bad))
+    (problem,) = problems
+    assert problem.startswith(f"{SM120} for 9.0a: 1 of 1 images (a) lack the wait")
+    assert "CUTLASS_ENABLE_GDC_FOR_SM100" in problem
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        # Sums in float16, another type, another shape, Hopper's own, and those of Blackwell.
+        *("HMMA.16816.F16 R4", "HMMA.16816.F32.BF16 R4", "HMMA.1688.F32 R4", "MOV R4, R8"),
+        *("HGMMA.64x128x16.F32 R24", "QMMA.16832.F32.E4M3.E4M3 R4"),
+        *("OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X R1", "UTCOMMA.4X gdesc[UR4]"),
+    ],
+)
+def test_a_lowered_gemm_without_its_product_fails(tools: Tools, cc: str, product: str) -> None:
+    text = GOOD_LOWERED + kernel("other", "ACQBULK", LOWERED_SCALES, product)
+    _, problems = audited(tools, cc, [unit(SM120, "a", A90)], (A90, text))
+    (problem,) = problems
+    assert "1 of 1 images (a) lack the FP4 product, lowered to float16" in problem
+
+
+@pytest.mark.parametrize("scales", ["F2FP.F16.F32.PACK_AB R1", "F2FP.F16.E5M2.UNPACK_B R1"])
+def test_a_lowered_gemm_without_its_block_scales_fails(tools: Tools, cc: str, scales: str) -> None:
+    text = GOOD_LOWERED + kernel("other", "ACQBULK", scales, LOWERED_PRODUCT)
+    _, problems = audited(tools, cc, [unit(SM120, "a", A90)], (A90, text))
+    (problem,) = problems
+    assert "lack the conversion of block scales" in problem
+
+
+def test_lowered_code_is_not_taken_for_blackwells_nor_the_other_way_round(
+    tools: Tools, cc: str
+) -> None:
+    units = [unit(SM120, "a", F120)]
+    (problem,) = audited(tools, cc, units, (F120, GOOD_LOWERED))[1]
+    assert "lack the block-scaled FP4 product" in problem
+    problems = audited(tools, cc, [unit(SM120, "a", A90)], (A90, GOOD_120))[1]
+    assert len(problems) == 2
+    assert all("lowered to float16" in problem for problem in problems)
+
+
+def test_lowered_quantization_waits_and_has_no_conversion_to_e2m1(tools: Tools, cc: str) -> None:
+    units = [unit("fp4_quantization_100", "a", A90)]
+    good = kernel("interleave", "MOV R1") + kernel("quantize", "ACQBULK", "FSET.BF.GE.AND R1")
+    held, problems = audited(tools, cc, units, (A90, good))
+    assert problems == ()
+    assert held[0].instructions == ("ACQBULK",)
+    (problem,) = audited(tools, cc, units, (A90, kernel("quantize", "FSET.BF.GE.AND R1")))[1]
+    assert problem.startswith("fp4_quantization_100 for 9.0a: 1 of 1 images (a) lack the wait")
+    # What was compiled out is found in any case.
+    (problem,) = audited(tools, cc, units, (A90, ""))[1]
+    assert "hold no kernel" in problem
+
+
+@pytest.mark.parametrize("module", ["fp4_kv_quant", "fp4_kv_dequant"])
+def test_nothing_is_asked_of_the_kv_cache_on_hopper(tools: Tools, cc: str, module: str) -> None:
+    tools.images = [kernel("convert", "MOV R1")]
+    tools.write()
+    tools.program("nvdisasm", "#!/bin/sh\necho 'read for nothing' >&2; exit 1")
+    path = elf(tools.folder, cc, container(90))
+    held, problems = audit_modules(
+        path, [Image("cubin", A90)], [unit(module, "a", A90)], tools.toolkit
+    )
+    assert problems == ()
+    assert [one.module for one in held] == [module]
+
+
 def test_images_in_another_order_are_not_trusted(tools: Tools, cc: str) -> None:
     units = [unit("fp4_gemm_cutlass", "a", A100), unit(SM120, "b", F120)]
     held, problems = audited(tools, cc, units, (F120, GOOD_120), (A100, GOOD_100))
@@ -432,6 +515,19 @@ def test_every_gemm_and_every_target_has_its_demands(kernels: str) -> None:
         assert all(one.every_kernel for one in here)
 
 
+def test_a_lowered_gemm_and_lowered_quantization_have_demands_of_their_own() -> None:
+    wanted = {
+        pattern: [one for one in ones if A90.major in one.majors]
+        for pattern, ones in instructions.REQUIRED
+    }
+    gemm, quantization = wanted["fp4_gemm_*"], wanted["fp4_quantization_*"]
+    assert [one.every_kernel for one in gemm] == [True, True, True]
+    assert [one.every_kernel for one in quantization] == [False]
+    # The wait is the same instruction; the others are for lowered code alone.
+    assert gemm[0].majors == quantization[0].majors == (9, 10, 11, 12)
+    assert [one.majors for one in gemm[1:]] == [(9,), (9,)]
+
+
 # A real toolkit: the names are what its assembler and disassembler make of PTX
 
 
@@ -473,7 +569,16 @@ def real_toolkit() -> Toolkit:
     pytest.skip("NOT TESTED: real machine code, because no CUDA 13.0 toolkit is there")
 
 
-def assemble(folder: Path, kit: Toolkit, target: str, *, wait: bool, product: bool = True) -> Path:
+def assemble(
+    folder: Path,
+    kit: Toolkit,
+    target: str,
+    *,
+    wait: bool,
+    product: bool = True,
+    lowered: bool = False,
+) -> Path:
+    """Assemble a kernel for a target, or what it is lowered to for Hopper."""
     sm = Architecture.parse(target).sm
     loads = "\n".join(f"ld.global.u32 %r{n}, [%o+{4 * n}];" for n in range(8))
     source = HEADER.format(
@@ -482,8 +587,10 @@ def assemble(folder: Path, kit: Toolkit, target: str, *, wait: bool, product: bo
         wait="griddepcontrol.wait;" if wait else "",
         product=TARGETS[target] if product else "st.global.u32 [%o], %r1;",
     )
+    if lowered:
+        source, sm = lower_text(source), A90.sm
     (folder / "a.ptx").write_text(source)
-    cubin = folder / f"{target}-{wait}-{product}.cubin"
+    cubin = folder / f"{target}-{wait}-{product}-{lowered}.cubin"
     command = [kit.root / "bin/ptxas", f"-arch=sm_{sm}", folder / "a.ptx", "-o", cubin]
     subprocess.run(command, check=True)
     return cubin
@@ -513,9 +620,11 @@ def gemm_module(target: str) -> str:
     )
 
 
-def real_problems(folder: Path, kit: Toolkit, cc: str, target: str, cubin: Path) -> Iterator[str]:
+def real_problems(
+    folder: Path, kit: Toolkit, cc: str, target: str, cubin: Path, module: str = ""
+) -> Iterator[str]:
     path = real_library(folder, kit, cc, [[(target, cubin)]])
-    units = [unit(gemm_module(target), "a", Architecture.parse(target))]
+    units = [unit(module or gemm_module(target), "a", Architecture.parse(target))]
     yield from audit_modules(path, read_images(path, kit), units, kit)[1]
 
 
@@ -531,6 +640,21 @@ def test_real_machine_code_has_the_names_in_the_table(
     no_product = assemble(tmp_path, real_toolkit, target, wait=True, product=False)
     (problem,) = real_problems(tmp_path, real_toolkit, cc, target, no_product)
     assert "lack the block-scaled FP4 product" in problem
+
+
+def test_real_machine_code_that_is_lowered_has_the_names_in_the_table(
+    tmp_path: Path, real_toolkit: Toolkit, cc: str
+) -> None:
+    def problems(*, wait: bool, product: bool = True) -> list[str]:
+        cubin = assemble(tmp_path, real_toolkit, "12.0f", wait=wait, product=product, lowered=True)
+        return list(real_problems(tmp_path, real_toolkit, cc, "9.0a", cubin, SM120))
+
+    assert problems(wait=True) == []
+    (problem,) = problems(wait=False)
+    assert "lack the wait for the kernel before it" in problem
+    scales, product = problems(wait=True, product=False)
+    assert "lack the conversion of block scales" in scales
+    assert "lack the FP4 product, lowered to float16" in product
 
 
 def test_a_real_library_is_attributed_and_measured(

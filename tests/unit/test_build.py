@@ -35,7 +35,7 @@ def prepared(folder: Path) -> Prepared:
     plan = BuildPlan(
         preset="quick",
         versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-        modules=(ModulePlan("m", "family", ("12.0f",), units, ()),),
+        modules=(ModulePlan("m", "family", ("12.0f",), ("12.0f",), units, ()),),
         tvm_ffi_sources=(),
         added_host_flags=(),
     )
@@ -44,6 +44,7 @@ def prepared(folder: Path) -> Prepared:
         plan,
         Roots(*[folder] * 6),
         Toolkit(folder, version, version, folder, None, None, "test", ()),
+        folder / "nvcc",
         FlashInferEnvironment(folder, Version("0.7.2"), *(folder,) * 5),
         HostCompiler(folder / "g++", Version("12"), "x86_64"),
         Folders(folder),
@@ -105,7 +106,7 @@ def python(code: str) -> list[str]:
 def test_output_is_passed_on_and_logged(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     code = "import sys; print('one'); sys.stdout.flush(); print('two', file=sys.stderr)"
-    assert list(build._lines(python(code), log, 2)) == ["one\n", "two\n"]
+    assert list(build._lines(python(code), log, 2, {})) == ["one\n", "two\n"]
     assert log.read_text() == "one\ntwo\n"
 
 
@@ -114,15 +115,22 @@ def test_the_backend_gets_the_jobs_and_ninjas_format(tmp_path: Path) -> None:
         "import os; print(os.environ['CMAKE_BUILD_PARALLEL_LEVEL']);"
         "print(os.environ['NINJA_STATUS'] + '|')"
     )
-    lines = list(build._lines(python(code), tmp_path / "build.log", 7))
+    lines = list(build._lines(python(code), tmp_path / "build.log", 7, {}))
     assert lines == ["7\n", f"{NINJA_STATUS}|\n"]
+
+
+def test_the_backend_gets_the_label_of_the_version(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['FP4AOT_LOCAL_VERSION'] + '|')"
+    log = tmp_path / "build.log"
+    variables = {"FP4AOT_LOCAL_VERSION": "lowered"}
+    assert list(build._lines(python(code), log, 1, variables)) == ["lowered|\n"]
 
 
 def test_a_failure_names_its_code_the_log_and_the_cause(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     code = "print('much'); print('FAILED: a.o'); print('a.cu: error'); raise SystemExit(3)"
     with pytest.raises(BuildError) as caught:
-        list(build._lines(python(code), log, 1))
+        list(build._lines(python(code), log, 1, {}))
     message = str(caught.value)
     assert "exit code 3" in message
     assert str(log) in message
@@ -132,7 +140,7 @@ def test_a_failure_names_its_code_the_log_and_the_cause(tmp_path: Path) -> None:
 
 def test_output_that_is_not_text_does_not_stop_the_build(tmp_path: Path) -> None:
     code = r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"
-    assert len(list(build._lines(python(code), tmp_path / "build.log", 1))) == 1
+    assert len(list(build._lines(python(code), tmp_path / "build.log", 1, {}))) == 1
 
 
 def test_the_command_builds_this_plan_in_its_own_folder(tmp_path: Path) -> None:
@@ -216,6 +224,18 @@ def test_units_have_the_time_of_ninja_and_the_memory_that_was_seen(
     monkeypatch.setattr(build.measure, "running_compilers", list)
     again = run_backend(backend, monkeypatch, "pass")
     assert again.units[0] == UnitCost("m", "one", "cache", 138.0, Cost(138.0, 6600))
+
+
+@pytest.mark.parametrize(("lowering", "label"), [("", ""), ("0123456789abcdef", "lowered")])
+def test_the_label_is_that_of_the_plan_whatever_the_environment_says(
+    backend: Prepared, monkeypatch: pytest.MonkeyPatch, lowering: str, label: str
+) -> None:
+    monkeypatch.setenv("FP4AOT_LOCAL_VERSION", "leftover")
+    start = dataclasses.replace(backend, plan=dataclasses.replace(backend.plan, lowering=lowering))
+    seen = start.folders.root / "label"
+    end = f"import os; open({str(seen)!r}, 'w').write(os.environ['FP4AOT_LOCAL_VERSION'] + '|')"
+    run_backend(start, monkeypatch, end)
+    assert seen.read_text() == f"{label}|"
 
 
 def test_a_build_that_fails_records_what_it_has_compiled(

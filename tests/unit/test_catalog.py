@@ -12,7 +12,9 @@ from packaging.version import Version
 
 from aot import catalog, locks
 from aot.architectures import Architecture, check_fp4_buildable, target_for
-from aot.catalog import PRESETS, Function, Module
+from aot.catalog import PRESETS, Function, Module, Preset
+from aot.lowering import LOWERED_VERSION
+from aot.lowering.lower import lowered_target
 from fp4aot import _library, _registration
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,6 +164,40 @@ def test_dense_has_every_blackwell_device() -> None:
     names = {name for module in PRESETS["dense"].modules for name in module.architectures}
     for capability in ((10, 0), (10, 3), (11, 0), (12, 0), (12, 1)):
         assert any(Architecture.parse(name).runs_on(capability) for name in names)
+
+
+# What is lowered to Hopper
+
+
+def test_one_preset_is_lowered_and_says_that_it_is_for_tests() -> None:
+    assert [name for name, preset in PRESETS.items() if preset.lowered] == ["lowered"]
+    assert PRESETS["lowered"].description.startswith("TEST ONLY")
+    # Whoever does not choose one gets what can be shipped.
+    assert not PRESETS["quick"].lowered
+    assert not Preset("other", "nothing", ()).lowered
+
+
+def test_the_lowered_preset_has_every_operator_on_a_hopper() -> None:
+    modules = PRESETS["lowered"].modules
+    operators = {
+        function.operator
+        for module in modules
+        for function in module.functions
+        if function.operator
+    }
+    assert operators == OFFERED
+    for module in modules:
+        # One image of a translation unit can be lowered: two would be for the same target.
+        (target,) = module.architectures
+        image = lowered_target(f"sm_{Architecture.parse(target).sm}")
+        assert Architecture.from_sm(image).runs_on((9, 0)), module.name
+
+
+def test_a_lowered_wheel_is_no_release() -> None:
+    local = Version(f"0.1.0+{LOWERED_VERSION}")
+    assert local.local == LOWERED_VERSION
+    # As it is written in the name of a wheel and looked for by whoever refuses one.
+    assert str(local) == "0.1.0+lowered"
 
 
 def test_defaults_are_pinned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from aot import catalog, cli, command_line, pipeline, steps
@@ -33,7 +35,7 @@ PLAN = BuildPlan(
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
     modules=(
         ModulePlan(
-            *("kv", "kv_cache", ("9.0a", "12.0f")),
+            *("kv", "kv_cache", ("9.0a", "12.0f"), ("9.0a", "12.0f")),
             (Unit("csrc_kv", "@FLASHINFER@/kv.cu", "cuda", ("-O3",), "0" * 64, 700, 60),),
             (),
         ),
@@ -68,6 +70,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, A
             PLAN,
             Roots(*[tmp_path] * 6),
             Toolkit(tmp_path, version, version, tmp_path / "nvcc", None, None, "test", ()),
+            tmp_path / "nvcc",
             FlashInferEnvironment(tmp_path, Version("0.7.2"), *(tmp_path,) * 5),
             HostCompiler(tmp_path / "g++", Version("12"), "x86_64"),
             Folders(tmp_path),
@@ -236,6 +239,15 @@ def test_a_written_plan_is_all_that_cmake_needs(
     assert CliRunner().invoke(steps.steps, command).exit_code == 0
     # Nothing changed, so ninja has nothing to do.
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == times
+
+
+def test_a_lowered_plan_says_so() -> None:
+    (module,) = PLAN.modules
+    module = dataclasses.replace(module, architectures=("12.0f",), images=("9.0a",))
+    table = Console(width=200)
+    with table.capture() as captured:
+        table.print(cli._plan_table(dataclasses.replace(PLAN, modules=(module,))))
+    assert "9.0a (lowered from 12.0f)" in captured.get()
 
 
 # Toolkits (case 20)

@@ -15,6 +15,7 @@ from aot.errors import PlanError
 from aot.memory import Schedule
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 HOST = "/usr/bin/g++"
 NVCC = "/opt/cuda/bin/nvcc"
 ROOTS = Roots(
@@ -46,14 +47,19 @@ PLAN = BuildPlan(
             "gemm",
             "gemm",
             ("12.0f",),
+            ("12.0f",),
             (unit("large", "cuda", CUDA_FLAGS, 6400), unit("binding", "c++", HOST_FLAGS)),
             (),
         ),
-        ModulePlan("kv", "kv", ("9.0a",), (unit("large", "cuda", ("-O1",)),), ()),
+        ModulePlan("kv", "kv", ("9.0a",), ("9.0a",), (unit("large", "cuda", ("-O1",)),), ()),
     ),
     tvm_ffi_sources=("src/ffi/error.cc", "src/ffi/extra/env_c_api.cc"),
     added_host_flags=("-fno-gnu-unique",),
 )
+LOWERED = dataclasses.replace(PLAN, lowering="0123456789abcdef")
+SHIM = "/checkout/build/lowering/13.0.88/bin/nvcc"
+"""The compiler of a toolkit that lowers."""
+ADDED = ("UNIT_DEPENDS", "LOCAL_VERSION", "ADDED_SOURCES", "ADDED_SOURCE_FLAGS", "ADDED_LINK_FLAGS")
 MAPS = [("/checkout/build", "/usr/src/build"), ("/checkout", "/usr/src/fp4aot")]
 
 
@@ -62,12 +68,13 @@ def text_of(
     roots: Roots = ROOTS,
     schedule: Schedule | None = None,
     launcher: tuple[str, ...] = ("env", "SCCACHE_DIR=/checkout/build/cache", "sccache"),
+    nvcc: str = NVCC,
 ) -> str:
     return cmake_variables(
         plan,
         roots,
         schedule or Schedule(2, 1, 6400),
-        nvcc=Path(NVCC),
+        nvcc=Path(nvcc),
         host_compiler=Path(HOST),
         launcher=launcher,
         prefix_maps=MAPS,
@@ -153,6 +160,49 @@ def test_what_surrounds_the_units(variables: dict[str, list[str]]) -> None:
         assert f"-isystem/site/{folder}/include" in variables["FP4AOT_OPERATOR_INCLUDES"]
 
 
+def test_nothing_is_added_to_what_is_not_lowered(variables: dict[str, list[str]]) -> None:
+    assert [variables[f"FP4AOT_{name}"] for name in ADDED] == [[]] * len(ADDED)
+
+
+def test_units_are_lowered_by_the_compiler_that_is_asked_for_blackwell(tmp_path: Path) -> None:
+    lowered = read_by_cmake(tmp_path, text_of(LOWERED, nvcc=SHIM))
+    compiler, *flags = lowered["FP4AOT_COMMAND_gemm_large"]
+    assert compiler == SHIM
+    normal = read_by_cmake(tmp_path, text_of())
+    assert flags == normal["FP4AOT_COMMAND_gemm_large"][1:]
+    assert "-gencode=arch=compute_120f,code=sm_120f" in flags
+    # Host code has nothing to lower, and the headers and the runtime are the real toolkit's.
+    for name in ("COMMAND_gemm_binding", "OPERATOR_INCLUDES", "CUDA_LIBRARY_DIR"):
+        assert lowered[f"FP4AOT_{name}"] == normal[f"FP4AOT_{name}"]
+
+
+def test_units_are_compiled_anew_when_the_lowering_changes(tmp_path: Path) -> None:
+    lowered = read_by_cmake(tmp_path, text_of(LOWERED, nvcc=SHIM))
+    # The assembler of the toolkit that lowers: it names the lowering's sources.
+    assert lowered["FP4AOT_UNIT_DEPENDS"] == [str(Path(SHIM).with_name("ptxas"))]
+    cmake = (CHECKOUT / "CMakeLists.txt").read_text()
+    assert "DEPENDS ${source} ${FP4AOT_UNIT_DEPENDS}" in cmake
+
+
+def test_what_encodes_tensor_maps_is_added_and_linked_in(tmp_path: Path) -> None:
+    lowered = read_by_cmake(tmp_path, text_of(LOWERED, nvcc=SHIM))
+    (source,) = lowered["FP4AOT_ADDED_SOURCES"]
+    assert Path(source) == CHECKOUT / "aot/lowering/tensor_map.cpp"
+    text = Path(source).read_text()
+    # Every define that it must be given, and every function that it wraps.
+    defines = {flag.removeprefix("-D").partition("=")[0] for flag in added_flags(lowered)}
+    assert defines == set(re.findall(r"FP4AOT_TENSOR_MAP_TYPE_\w+", text))
+    wrapped = {flag.removeprefix("-Wl,--wrap=") for flag in lowered["FP4AOT_ADDED_LINK_FLAGS"]}
+    assert wrapped == set(re.findall(r"\b__wrap_(\w+)", text))
+    assert len(wrapped) == 2
+
+
+def added_flags(variables: dict[str, list[str]]) -> list[str]:
+    flags = variables["FP4AOT_ADDED_SOURCE_FLAGS"]
+    assert all(re.fullmatch(r"-D\w+=0x[0-9a-f]+u", flag) for flag in flags)
+    return flags
+
+
 def test_pools_follow_the_schedule(variables: dict[str, list[str]]) -> None:
     assert variables["FP4AOT_SMALL_JOBS"] == ["2"]
     assert variables["FP4AOT_LARGE_JOBS"] == ["1"]
@@ -203,7 +253,7 @@ def test_flags_reach_cmake_letter_by_letter(tmp_path: Path) -> None:
     balanced = tuple(flag for flag in flags if flag.count("[") == flag.count("]"))
     plan = dataclasses.replace(
         PLAN,
-        modules=(ModulePlan("m", "f", ("12.0f",), (unit("u", "c++", balanced),), ()),),
+        modules=(ModulePlan("m", "f", ("12.0f",), ("12.0f",), (unit("u", "c++", balanced),), ()),),
     )
     read = read_by_cmake(tmp_path, text_of(plan))["FP4AOT_COMMAND_m_u"]
     assert read == [HOST, *balanced, *(f"-ffile-prefix-map={old}={new}" for old, new in MAPS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,11 +52,11 @@ PLAN = BuildPlan(
     preset="test",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
     modules=(
-        ModulePlan("quant_120f", "q", ("12.0f",), (), (QUANTIZE, BATCHED)),
-        ModulePlan("quant_121", "q", ("12.1a",), (), (QUANTIZE,)),
-        ModulePlan("kv", "kv", ("8.0", "9.0a", "12.0f"), (), (DEQUANTIZE,)),
+        ModulePlan("quant_120f", "q", ("12.0f",), ("12.0f",), (), (QUANTIZE, BATCHED)),
+        ModulePlan("quant_121", "q", ("12.1a",), ("12.1a",), (), (QUANTIZE,)),
+        ModulePlan("kv", "kv", *(("8.0", "9.0a", "12.0f"),) * 2, (), (DEQUANTIZE,)),
         # Nothing in it has an operator: its objects are linked, and no row names it.
-        ModulePlan("unused", "q", ("10.0a",), (), (BATCHED,)),
+        ModulePlan("unused", "q", ("10.0a",), ("10.0a",), (), (BATCHED,)),
     ),
     tvm_ffi_sources=(),
     added_host_flags=(),
@@ -96,10 +97,11 @@ def test_symbols_of_equal_functions_differ_by_module() -> None:
 # The table
 
 
-def test_table_has_one_row_for_each_function_with_an_operator(gxx: str, tmp_path: Path) -> None:
+def table_of(gxx: str, folder: Path, plan: BuildPlan) -> list[str]:
+    """Compile the table of a plan, and list its rows; the last line is for all of them."""
     entries = [
         (module.name, function.name)
-        for module in PLAN.modules
+        for module in plan.modules
         for function in module.functions
         if function.operator
     ]
@@ -124,16 +126,39 @@ def test_table_has_one_row_for_each_function_with_an_operator(gxx: str, tmp_path
             }}
             std::printf("\\n");
           }}
+          std::printf(fp4aot::kernels_are_lowered ? "lowered\\n" : "as compiled\\n");
           return fp4aot_no_environment("HOME") == nullptr ? 0 : 1;
         }}
     """
-    done = run_program(gxx, tmp_path, kernel_table(PLAN), main)
+    done = run_program(gxx, folder, kernel_table(plan), main)
     assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    return done.stdout.splitlines()
+
+
+def test_table_has_one_row_for_each_function_with_an_operator(gxx: str, tmp_path: Path) -> None:
+    assert table_of(gxx, tmp_path, PLAN) == [
         "quant_120f.quantize=100 12.0f",
         "quant_121.quantize=101 12.1a",
         "kv.dequantize=102 8.0 9.0a 12.0f",
+        "as compiled",
     ]
+
+
+def test_a_lowered_table_has_the_images_that_there_are(gxx: str, tmp_path: Path) -> None:
+    quantization, _, kv, _ = PLAN.modules
+    modules = (
+        dataclasses.replace(quantization, images=("9.0a",)),
+        dataclasses.replace(kv, architectures=("9.0a",), images=("9.0a",)),
+    )
+    plan = dataclasses.replace(PLAN, modules=modules, lowering="0123456789abcdef")
+    assert table_of(gxx, tmp_path, plan) == [
+        "quant_120f.quantize=100 9.0a",
+        "kv.dequantize=101 9.0a",
+        "lowered",
+    ]
+    # What it was compiled for does not run anywhere.
+    assert "{12, 0, 'f'}" not in kernel_table(plan)
+    assert "{9, 0, 'a'}" in kernel_table(plan)
 
 
 def test_table_carries_every_target_of_a_module_in_the_plans_form() -> None:

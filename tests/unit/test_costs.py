@@ -20,7 +20,7 @@ UNITS = tuple(
 PLAN = BuildPlan(
     preset="test",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(ModulePlan("m", "family", ("12.0f",), UNITS, ()),),
+    modules=(ModulePlan("m", "family", ("12.0f",), ("12.0f",), UNITS, ()),),
     tvm_ffi_sources=(),
     added_host_flags=(),
 )
@@ -45,6 +45,26 @@ def test_what_is_compiled_changes_the_key(change: dict[str, object]) -> None:
 def test_estimates_do_not_change_the_key() -> None:
     other = dataclasses.replace(UNITS[0], memory_megabytes=1, seconds=1, name="x")
     assert unit_key(other, "13.0.88") == key(0)
+
+
+def test_what_is_lowered_is_measured_apart(tmp_path: Path) -> None:
+    """The compiler has the same version, and its assembler does other work."""
+    path = tmp_path / "costs.json"
+    lowered = dataclasses.replace(PLAN, lowering="0123456789abcdef")
+    record_costs(path, PLAN, [UnitCost("m", "a", "compiled", 10.0, Cost(10.0, 700))])
+    record_costs(path, lowered, [UnitCost("m", "a", "compiled", 90.0, Cost(90.0, 6600))])
+    known = read_costs(path)
+    assert len(known) == 2
+    assert [known_cost(plan, known) for plan in (PLAN, lowered)] == [
+        Cost(10.0, 700),
+        Cost(90.0, 6600),
+    ]
+
+
+def known_cost(plan: BuildPlan, known: dict[str, Cost]) -> Cost | None:
+    """What a build that takes everything from the cache says of unit `a`."""
+    found = costs.unit_costs(plan, steps={"m/a"}, seconds={}, peaks={}, compiled=set(), known=known)
+    return next(one.cost for one in found if one.unit == "a")
 
 
 # One build

@@ -12,17 +12,27 @@ from fp4aot import _doctor
 from fp4aot._doctor import Device, Report, describe_device, device_operators, find_problems, render
 from fp4aot._manifest import Manifest, Module, Target
 
+HOPPER = Target(9, 0, "a")
 
-def make_manifest(cuda: str = "13.0", quantization: str = "12.0f") -> Manifest:
+
+def make_manifest(
+    cuda: str = "13.0", quantization: str = "12.0f", *, lowered: bool = False
+) -> Manifest:
+    compiled_for = tuple(map(Target.parse, quantization.split()))
+    # One that is lowered has KV dequantization for Hopper as it is.
+    targets, kv = (
+        ((HOPPER,), (HOPPER,)) if lowered else (compiled_for, (HOPPER, Target(12, 0, "f")))
+    )
     return Manifest(
-        version="0.1.0",
+        version="0.1.0+lowered" if lowered else "0.1.0",
         preset="quick",
         plan_hash="ab" * 32,
         versions=(("cuda", cuda), ("cuda_compiler", f"{cuda}.88"), ("flashinfer", "0.7.2")),
+        lowering="0123456789abcdef" if lowered else "",
         modules=(
             Module(
                 *("fp4_quantization", "quantization"),
-                tuple(map(Target.parse, quantization.split())),
+                *(targets, compiled_for),
                 (
                     ("fp4_quantize", "fp4_quantize"),
                     ("mxfp4_dequantize_host", "mxfp4_dequantize_host"),
@@ -30,7 +40,7 @@ def make_manifest(cuda: str = "13.0", quantization: str = "12.0f") -> Manifest:
             ),
             Module(
                 *("fp4_kv_dequant", "kv_cache"),
-                (Target(9, 0, "a"), Target(12, 0, "f")),
+                *(kv, kv),
                 (("nvfp4_kv_dequant", "nvfp4_kv_dequantize"),),
             ),
         ),
@@ -41,6 +51,7 @@ def make_manifest(cuda: str = "13.0", quantization: str = "12.0f") -> Manifest:
 
 
 MANIFEST = make_manifest()
+LOWERED = make_manifest(lowered=True)
 BOTH = ("fp4_quantize", "nvfp4_kv_dequantize")
 
 
@@ -245,6 +256,60 @@ def test_a_report_for_machines_has_all_of_it() -> None:
     assert set(problem) == {"what", "remedy"}
 
 
+# A wheel whose kernels are lowered to Hopper
+
+
+def test_a_lowered_wheel_is_named_at_the_top_of_the_report() -> None:
+    lines = render(report(manifest=LOWERED)).splitlines()
+    assert lines[0].startswith("fp4aot 0.1.0+lowered (preset quick, ")
+    assert lines[1] == LOWERED.label
+    assert "LOWERED" in lines[1]
+    assert "LOWERED" not in render(report())
+
+
+def test_a_lowered_module_says_what_it_is_lowered_from() -> None:
+    text = render(report(manifest=LOWERED))
+    assert re.search(r"fp4_quantization +9\.0a \(lowered from 12\.0f\) +fp4_quantize,", text)
+    # What Hopper runs as it is was not lowered, and the columns stay apart.
+    assert re.search(r"fp4_kv_dequant +9\.0a {2,}nvfp4_kv_dequantize", text)
+    assert "lowered from" not in render(report())
+
+
+def test_a_report_for_machines_tells_a_lowered_wheel() -> None:
+    assert report(manifest=LOWERED).to_json()["wheel"]["lowered"] is True
+    assert report().to_json()["wheel"]["lowered"] is False
+
+
+@pytest.mark.parametrize("capability", [(12, 0), (12, 1), (10, 0), (8, 0), (8, 9)])
+def test_a_device_that_is_no_hopper_is_sent_to_another_wheel(capability: tuple[int, int]) -> None:
+    found = device(capability, 2, LOWERED)
+    assert (found.runs, found.missing) == ((), BOTH)
+    (problem,) = find_problems(LOWERED, "13.0", "13.0", (found,))
+    major, minor = capability
+    assert problem.what.startswith(f"cuda:2 (a GPU, compute capability {major}.{minor}) cannot run")
+    assert "lowered to compute capability 9.0" in problem.what
+    assert problem.remedy == "install a fp4aot wheel whose version has no '+lowered'"
+    # A Blackwell GPU is what such a device lacks with the other wheel, and not with this one.
+    assert "Blackwell" not in problem.remedy
+    assert not report(devices=(found,), manifest=LOWERED).ok
+
+
+def test_a_hopper_runs_all_of_a_lowered_wheel() -> None:
+    hopper = device((9, 0), manifest=LOWERED)
+    assert (hopper.runs, hopper.missing) == (BOTH, ())
+    found = report(devices=(hopper,), manifest=LOWERED)
+    assert found.ok
+    # Nobody takes it for a machine on which all is well.
+    assert "lowered" in found.verdict
+    assert found.verdict != report(devices=(device((12, 0)),)).verdict
+
+
+def test_a_hopper_beside_a_blackwell_is_no_problem_of_its_own() -> None:
+    devices = (device((9, 0), 0, LOWERED), device((12, 0), 1, LOWERED))
+    (problem,) = find_problems(LOWERED, "13.0", "13.0", devices)
+    assert problem.what.startswith("cuda:1 ")
+
+
 # Operators that the wheel does not hold
 
 
@@ -267,7 +332,7 @@ def test_an_operator_that_shares_a_kernel_is_listed() -> None:
         modules=(
             Module(
                 *("fp4_quantization", "quantization"),
-                (Target(12, 0, "f"),),
+                *((Target(12, 0, "f"),),) * 2,
                 (
                     (
                         "silu_and_mul_scaled_nvfp4_experts_quantize",

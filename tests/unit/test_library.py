@@ -14,7 +14,9 @@ import pytest
 from fp4aot import _library, _manifest
 from fp4aot._library import check_file, check_platform, check_torch, explain, release
 
-MANIFEST = _manifest.Manifest("0.1.0", "quick", "0" * 64, (), (), "libfp4aot.so", 100, "0" * 64)
+MANIFEST = _manifest.Manifest(
+    *("0.1.0", "quick", "0" * 64, (), "", ()), *("libfp4aot.so", 100, "0" * 64)
+)
 
 
 # Versions (case 22)

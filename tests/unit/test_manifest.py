@@ -21,7 +21,8 @@ PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
     modules=tuple(
-        ModulePlan(row.name, row.family, row.architectures, (), row.functions) for row in ROWS
+        ModulePlan(*(row.name, row.family), *(row.architectures,) * 2, (), row.functions)
+        for row in ROWS
     ),
     tvm_ffi_sources=("a.cc",),
     added_host_flags=("-fno-gnu-unique",),
@@ -71,6 +72,40 @@ def test_the_run_side_reads_what_the_build_side_writes(tmp_path: Path, library: 
         assert dict(module.functions) == {
             function.name: function.operator for function in row.functions if function.operator
         }
+
+
+def test_a_lowered_plan_is_read_with_both_of_its_targets(tmp_path: Path, library: Path) -> None:
+    first, second = PLAN.modules
+    plan = dataclasses.replace(
+        PLAN,
+        modules=(
+            dataclasses.replace(first, images=("9.0a",)),
+            dataclasses.replace(second, architectures=("9.0a",), images=("9.0a",)),
+        ),
+        lowering="0123456789abcdef",
+    )
+    write_json(tmp_path / "_manifest.json", make_manifest(plan, library, "1.2.3+lowered"))
+    manifest = _manifest.read(tmp_path)
+    assert manifest.version == "1.2.3+lowered"
+    assert (manifest.lowering, manifest.is_lowered) == ("0123456789abcdef", True)
+    assert manifest.plan_hash == plan.hash
+    targets = [[*map(str, module.targets)] for module in manifest.modules]
+    assert targets == [["9.0a"], ["9.0a"]]
+    compiled_for = [[*map(str, module.compiled_for)] for module in manifest.modules]
+    assert compiled_for == [["12.0f"], ["9.0a"]]
+    # Both sides say it in the same words.
+    for ours, theirs in zip(plan.modules, manifest.modules, strict=True):
+        assert ours.targets == theirs.targets_text
+    assert manifest.modules[0].targets_text == "9.0a (lowered from 12.0f)"
+
+
+def test_a_wheel_to_use_is_not_lowered(tmp_path: Path, library: Path) -> None:
+    write_json(tmp_path / "_manifest.json", make_manifest(PLAN, library, "1.2.3"))
+    manifest = _manifest.read(tmp_path)
+    assert (manifest.lowering, manifest.is_lowered) == ("", False)
+    for ours, theirs in zip(PLAN.modules, manifest.modules, strict=True):
+        assert theirs.compiled_for == theirs.targets
+        assert ours.targets == theirs.targets_text
 
 
 def test_the_library_is_identified(library: Path) -> None:

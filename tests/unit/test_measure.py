@@ -30,7 +30,7 @@ def unit(name: str, source: str, language: str = "cuda") -> Unit:
 
 
 def module(name: str, targets: tuple[str, ...], *units: Unit) -> ModulePlan:
-    return ModulePlan(name, "family", targets, units, ())
+    return ModulePlan(name, "family", targets, targets, units, ())
 
 
 QUANTIZATION = (

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
-from aot import pipeline
+from aot import estimates, pipeline
+from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
+from aot.host_compiler import HostCompiler
+from aot.lowering.toolkit import digest
+from aot.pipeline import Folders, Prepared
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.toolchain import Toolkit
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +27,13 @@ def test_the_cache_is_inside_the_build_folder_with_a_server_of_its_own(tmp_path:
     variables = pipeline.object_cache_variables(tmp_path / "cache")
     assert variables["SCCACHE_DIR"] == str(tmp_path / "cache")
     assert variables["SCCACHE_SERVER_UDS"].startswith(str(tmp_path))
+
+
+def test_the_cache_outlasts_its_slowest_unit(tmp_path: Path) -> None:
+    """A server at work on units that take longer than its limit ends as idle, and they with it."""
+    seconds = int(pipeline.object_cache_variables(tmp_path)["SCCACHE_IDLE_TIMEOUT"])
+    slowest = max(one.seconds for one in estimates.ESTIMATES)
+    assert seconds > 10 * slowest
 
 
 def test_what_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +52,86 @@ def test_a_build_folder_with_a_blank_is_refused_before_anything_is_installed(
     with pytest.raises(PlanError, match="separates its flags by blanks"):
         pipeline.prepare("quick", tmp_path / "my builds")
     assert not list(tmp_path.iterdir())
+
+
+# Machine code for Hopper
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toolkit:
+    """A toolkit, in place of what is found or installed; FlashInfer is not read."""
+    root = tmp_path / "cuda"
+    (root / "bin").mkdir(parents=True)
+    for name in ("nvcc", "ptxas", "fatbinary", "nvlink"):
+        (root / "bin" / name).write_text(f"#!/bin/sh\necho real {name}\n")
+        (root / "bin" / name).chmod(0o755)
+    toolkit = Toolkit(
+        *(root, Version("13.0"), Version("13.0.88"), root / "bin/nvcc", None, None, "test", ())
+    )
+    monkeypatch.setattr(pipeline.toolchain, "find_or_install", lambda *_: toolkit)
+    compiler = HostCompiler(tmp_path / "g++", Version("12"), "x86_64")
+    monkeypatch.setattr(pipeline, "find_host_compiler", lambda: compiler)
+    site = tmp_path / "site"
+    environment = FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5)
+    monkeypatch.setattr(pipeline.environment, "ensure", lambda *_: environment)
+    monkeypatch.setattr(pipeline.specs, "read", lambda *_: None)
+    unit = Unit("a", "@FLASHINFER@/a.cu", "cuda", ("-arch=sm_120f",), "0" * 64, 700, 10)
+    versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
+
+    def plan(preset: pipeline.catalog.Preset, *_: object) -> tuple[BuildPlan, Roots]:
+        images = ("9.0a",) if preset.lowered else ("12.0f",)
+        modules = (ModulePlan("m", "family", ("12.0f",), images, (unit,), ()),)
+        lowering = digest() if preset.lowered else ""
+        return BuildPlan(preset.name, versions, modules, (), (), lowering), Roots(*[root] * 6)
+
+    monkeypatch.setattr(pipeline, "make_plan", plan)
+    return toolkit
+
+
+def prepare(preset: str, folder: Path) -> tuple[Prepared, list[str]]:
+    steps: list[str] = []
+    return pipeline.prepare(preset, folder, report=steps.append), steps
+
+
+def test_a_lowered_preset_gets_a_toolkit_of_its_own(machine: Toolkit, tmp_path: Path) -> None:
+    prepared, steps = prepare("lowered", tmp_path / "build")
+    folder = Folders(tmp_path / "build").lowering / "13.0.88"
+    assert prepared.nvcc == folder / "bin/nvcc"
+    assert "lowering" in prepared.nvcc.with_name("ptxas").read_text()
+    # A person is told what comes out of it.
+    assert "tests alone" in steps[-1]
+    # The audit reads machine code with the real programs.
+    assert prepared.toolkit is machine
+    # The folder is inside of one that no library may name.
+    assert any(prepared.nvcc.is_relative_to(old) for old, _ in pipeline.prefix_maps(prepared))
+
+
+def test_the_same_toolkit_serves_the_next_plan(machine: Toolkit, tmp_path: Path) -> None:
+    ptxas = prepare("lowered", tmp_path / "build")[0].nvcc.with_name("ptxas")
+    time = ptxas.stat().st_mtime_ns
+    prepare("lowered", tmp_path / "build")
+    # Every unit depends on it.
+    assert ptxas.stat().st_mtime_ns == time
+
+
+def test_other_presets_are_compiled_by_the_real_toolkit(machine: Toolkit, tmp_path: Path) -> None:
+    prepared, steps = prepare("quick", tmp_path / "build")
+    assert prepared.nvcc == machine.nvcc
+    assert not Folders(tmp_path / "build").lowering.exists()
+    assert not [step for step in steps if "Hopper" in step]
+
+
+@pytest.mark.parametrize(("preset", "label"), [("quick", None), ("lowered", "lowered")])
+def test_what_is_written_names_the_compiler_and_the_label(
+    machine: Toolkit, tmp_path: Path, preset: str, label: str | None
+) -> None:
+    prepared, _ = prepare(preset, tmp_path / "build")
+    pipeline.write(prepared, tmp_path / "plan", 8000)
+    text = (tmp_path / "plan" / "units.cmake").read_text()
+    assert f"[=[{prepared.nvcc}]=]" in text
+    assert (str(machine.nvcc) in text) == (preset == "quick")
+    assert ("set(FP4AOT_LOCAL_VERSION [=[lowered]=])" in text) == (label is not None)
+    variables = pipeline.version_variables(prepared.plan)
+    assert variables == {"FP4AOT_LOCAL_VERSION": label or ""}
+    table = (tmp_path / "plan" / "kernel_entries.cpp").read_text()
+    assert f"kernels_are_lowered = {'true' if label else 'false'};" in table

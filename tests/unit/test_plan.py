@@ -12,11 +12,13 @@ import pytest
 from packaging.version import Version
 
 from aot import catalog
+from aot import plan as plan_module
 from aot.architectures import Architecture
 from aot.catalog import Module, Preset
 from aot.environment import FlashInferEnvironment
 from aot.errors import ArchitectureError, PlanError, ToolchainError
 from aot.estimates import estimate
+from aot.lowering import toolkit as lowering_toolkit
 from aot.plan import (
     ADDED_DEFINES,
     ADDED_HOST_FLAGS,
@@ -32,6 +34,12 @@ from aot.toolchain import Toolkit
 
 TARGETS = tuple(map(Architecture.parse, ("8.0", "9.0a", "10.0a", "12.0", "12.0a", "12.0f")))
 QUICK = catalog.PRESETS["quick"]
+LOWERED = Preset(
+    "quick-lowered",
+    "test only",
+    (QUICK.modules[0], dataclasses.replace(QUICK.modules[1], architectures=("9.0a",))),
+    lowered=True,
+)
 
 
 class Machine:
@@ -119,9 +127,11 @@ class Machine:
             ),
         )
 
-    def plan(self, compiler: str = "13.0.88", flashinfer: str = "0.7.2") -> BuildPlan:
+    def plan(
+        self, compiler: str = "13.0.88", flashinfer: str = "0.7.2", preset: Preset = QUICK
+    ) -> BuildPlan:
         return make_plan(
-            QUICK,
+            preset,
             self.specifications(flashinfer),
             self.environment(flashinfer),
             self.toolkit(compiler),
@@ -281,6 +291,7 @@ def test_what_is_built_around_the_units_changes_the_hash(machine: Machine) -> No
         dataclasses.replace(plan, modules=plan.modules[::-1]),
         dataclasses.replace(plan, tvm_ffi_sources=plan.tvm_ffi_sources[1:]),
         dataclasses.replace(plan, added_host_flags=()),
+        dataclasses.replace(plan, lowering="0123456789abcdef"),
     ]
     assert len({plan.hash, *(other.hash for other in changed)}) == 1 + len(changed)
 
@@ -364,6 +375,96 @@ def test_architectures_of_all_modules_are_in_order(machine: Machine) -> None:
     assert [str(one) for one in machine.plan().architectures] == ["9.0a", "12.0f"]
 
 
+# Machine code for Hopper
+
+
+def test_images_are_what_the_targets_are_lowered_to(machine: Machine) -> None:
+    modules = tuple(
+        dataclasses.replace(row, architectures=targets)
+        for row, targets in zip(QUICK.modules, (("10.0a",), ("8.0", "12.0f")), strict=True)
+    )
+    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=modules))
+    quantization, kv = plan.modules
+    assert (quantization.architectures, quantization.images) == (("10.0a",), ("9.0a",))
+    assert (kv.architectures, kv.images) == (("8.0", "12.0f"), ("8.0", "9.0a"))
+    assert quantization.targets == "9.0a (lowered from 10.0a)"
+    assert kv.targets == "8.0 9.0a (lowered from 8.0 12.0f)"
+
+
+def test_what_is_not_lowered_has_the_images_that_it_is_compiled_for(machine: Machine) -> None:
+    plan = machine.plan()
+    assert [module.images for module in plan.modules] == [("12.0f",), ("9.0a", "12.0f")]
+    assert [module.targets for module in plan.modules] == ["12.0f", "9.0a 12.0f"]
+    assert plan.lowering == ""
+    assert plan.compiler == plan.versions.cuda_compiler == "13.0.88"
+
+
+def test_what_hopper_and_older_devices_run_stays_as_it_is(machine: Machine) -> None:
+    quantization, kv = QUICK.modules
+    kv = dataclasses.replace(kv, architectures=("8.0", "9.0a"))
+    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=(quantization, kv)))
+    assert plan.modules[0].images == ("9.0a",)
+    assert plan.modules[1].images == plan.modules[1].architectures == ("8.0", "9.0a")
+    assert plan.modules[1].targets == "8.0 9.0a"
+
+
+def test_the_lowered_plan_compiles_the_same_units_with_another_compiler(machine: Machine) -> None:
+    lowered, normal = machine.plan(preset=LOWERED), machine.plan()
+    # nvcc is asked for the same: its assembler is what lowers.
+    assert lowered.units == normal.units
+    assert lowered.versions == normal.versions
+    assert lowered.lowering == lowering_toolkit.digest()
+    assert lowered.compiler == "13.0.88 lowered"
+    assert lowered.hash != normal.hash
+
+
+def test_the_lowering_is_part_of_a_lowered_plan_and_of_no_other(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, lowered = machine.plan().hash, machine.plan(preset=LOWERED).hash
+    monkeypatch.setattr(plan_module, "digest", lambda: "f" * 16)
+    assert machine.plan().hash == before
+    changed = machine.plan(preset=LOWERED)
+    assert changed.lowering == "f" * 16
+    assert changed.hash != lowered
+
+
+def test_a_lowered_plan_survives_its_file(machine: Machine) -> None:
+    plan = machine.plan(preset=LOWERED)
+    read = BuildPlan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert read == plan
+    assert (read.lowering, read.modules[0].images) == (plan.lowering, ("9.0a",))
+
+
+@pytest.mark.parametrize("target", ["10.3a", "11.0a", "12.0a", "12.1a"])
+def test_what_cannot_be_lowered_is_refused_by_name(machine: Machine, target: str) -> None:
+    quantization, kv = QUICK.modules
+    modules = (dataclasses.replace(quantization, architectures=(target,)), kv)
+    preset = dataclasses.replace(LOWERED, modules=modules)
+    toolkit = machine.toolkit(targets=(*TARGETS, Architecture.parse(target)))
+    with pytest.raises(PlanError) as caught:
+        make_plan(preset, machine.specifications(), machine.environment(), toolkit)
+    sm = Architecture.parse(target).sm
+    assert f"{quantization.name}: sm_{sm} cannot be lowered to sm_90a" in str(caught.value)
+    # What can be is named too.
+    for source in ("sm_100a", "sm_120f"):
+        assert source in str(caught.value)
+    # The same modules without lowering are a plan.
+    usual = dataclasses.replace(preset, lowered=False)
+    make_plan(usual, machine.specifications(), machine.environment(), toolkit)
+
+
+@pytest.mark.parametrize("targets", [("10.0a", "12.0f"), ("9.0a", "12.0f")])
+def test_two_targets_that_are_lowered_to_the_same_are_refused(
+    machine: Machine, targets: tuple[str, str]
+) -> None:
+    quantization, kv = QUICK.modules
+    modules = (quantization, dataclasses.replace(kv, architectures=targets))
+    preset = dataclasses.replace(LOWERED, modules=modules)
+    with pytest.raises(PlanError, match=f"{kv.name}: several of .* are lowered to the same"):
+        make_plan(preset, machine.specifications(), machine.environment(), machine.toolkit())
+
+
 # As a file
 
 
@@ -381,7 +482,9 @@ def test_a_plan_survives_its_file(machine: Machine) -> None:
         (("hash",), "0" * 64),
         (("added_host_flags",), []),
         (("versions", "cuda_compiler"), "13.0.89"),
+        (("lowering",), "f" * 16),
         (("modules", 0, "architectures"), ["12.0a"]),
+        (("modules", 0, "images"), ["9.0a"]),
         (("modules", 0, "functions", 0, "arguments"), ["DLTensor*"]),
         (("modules", 0, "functions", 0, "operator"), None),
         (("modules", 0, "units", 0, "flags"), ["-O0"]),

@@ -52,7 +52,8 @@ PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
     modules=tuple(
-        ModulePlan(row.name, row.family, row.architectures, (), row.functions) for row in ROWS
+        ModulePlan(*(row.name, row.family), *(row.architectures,) * 2, (), row.functions)
+        for row in ROWS
     ),
     tvm_ffi_sources=(),
     added_host_flags=(),

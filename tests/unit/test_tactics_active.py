@@ -264,7 +264,7 @@ def test_the_import_hook_asks_for_this_wheel(
     public: Operator, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write(make_table(make_entry()), path)
-    manifest = Manifest("0.1.0", "dense", "ab" * 32, (), (), "", 0, "")
+    manifest = Manifest("0.1.0", "dense", "ab" * 32, (), "", (), "", 0, "")
     monkeypatch.setenv("FP4AOT_TACTICS", str(path))
     tactics._load_at_import(manifest, tmp_path)
     assert len(public.rows) == 1
@@ -289,7 +289,7 @@ from fp4aot import _manifest, tactics
 from pathlib import Path
 before = set(sys.modules)
 manifest = _manifest.Manifest(
-    "0.1.0", "dense", "ab" * 32, (("cuda", "13.0"), ("flashinfer", "0.7.2")), (), "", 0, "")
+    "0.1.0", "dense", "ab" * 32, (("cuda", "13.0"), ("flashinfer", "0.7.2")), "", (), "", 0, "")
 tactics._load_at_import(manifest, Path(sys.argv[2]))
 print(len(tactics.active()), torch.cuda.is_initialized())
 print([name for name in sys.modules if name.startswith("fp4aot._tactics.")])

@@ -36,11 +36,11 @@ PLAN = BuildPlan(
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
     modules=(
         ModulePlan(
-            *("quantization", "q", ("12.0f",)),
+            *("quantization", "q", ("12.0f",), ("12.0f",)),
             (unit("a", "cuda"), unit("b", "cuda"), unit("c", "c++")),
             (),
         ),
-        ModulePlan("kv", "kv", ("9.0a", "12.0f"), (unit("a", "cuda"),), ()),
+        ModulePlan("kv", "kv", *(("9.0a", "12.0f"),) * 2, (unit("a", "cuda"),), ()),
     ),
     tvm_ffi_sources=(),
     added_host_flags=(),
@@ -55,6 +55,7 @@ def prepared(tmp_path: Path) -> Prepared:
         PLAN,
         Roots(site, site, site, toolkit, site, tmp_path),
         Toolkit(toolkit, version, version, toolkit / "bin/nvcc", None, None, "test", ()),
+        toolkit / "bin/nvcc",
         FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5),
         HostCompiler(Path("/usr/bin/g++"), Version("12"), "x86_64"),
         Folders(tmp_path),
@@ -101,6 +102,20 @@ def test_images_are_expected_unit_by_unit_in_the_order_of_the_link(prepared: Pre
     cmake = (Path(wheel_maker.__file__).parents[1] / "CMakeLists.txt").read_text()
     assert "foreach(module IN LISTS FP4AOT_MODULES)" in cmake
     assert "${operator_objects} ${module_objects}" in cmake
+
+
+def test_images_of_a_lowered_plan_are_those_that_it_is_lowered_to(prepared: Prepared) -> None:
+    quantization, kv = PLAN.modules
+    modules = (
+        dataclasses.replace(quantization, images=("9.0a",)),
+        dataclasses.replace(kv, architectures=("9.0a",), images=("9.0a",)),
+    )
+    plan = dataclasses.replace(PLAN, modules=modules, lowering="0123456789abcdef")
+    wanted = expectation(dataclasses.replace(prepared, plan=plan))
+    (library,) = wanted.libraries.values()
+    assert library.images == {Architecture.parse("9.0a"): 3}
+    assert all(one.architectures == (Architecture.parse("9.0a"),) for one in library.units)
+    assert library.ptx == ()
 
 
 def test_one_library_and_every_notice(prepared: Prepared) -> None:
@@ -220,6 +235,27 @@ def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
     assert data["plan_hash"] == PLAN.hash
     assert data["modules"] == {"quantization": ("12.0f",), "kv": ("9.0a", "12.0f")}
     assert (data["size"], data["cache_hits"]) == (1_500_000, 3)
+
+
+def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
+    wheel = tmp_path / "fp4aot.whl"
+    quantization, kv = PLAN.modules
+    plan = dataclasses.replace(
+        PLAN,
+        modules=(dataclasses.replace(quantization, images=("9.0a",)), kv),
+        lowering="0123456789abcdef",
+    )
+    finished = FinishedWheel(wheel, plan, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(finished.table())
+    assert "9.0a (lowered from 12.0f)" in captured.get()
+    data = finished.to_json()
+    assert data["lowering"] == "0123456789abcdef"
+    # A machine finds there what is in the wheel, not what it was compiled for.
+    assert data["modules"] == {"quantization": ("9.0a",), "kv": ("9.0a", "12.0f")}
+    normal = FinishedWheel(wheel, PLAN, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    assert normal.to_json()["lowering"] == ""
 
 
 def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None:

@@ -19,17 +19,20 @@ DATA: dict[str, Any] = {
     "preset": "quick",
     "plan_hash": "ab" * 32,
     "versions": {"flashinfer": "0.7.2", "cuda": "13.0", "cuda_compiler": "13.0.88"},
+    "lowering": "",
     "modules": [
         {
             "name": "fp4_quantization_120f",
             "family": "quantization",
             "architectures": ["12.0f"],
+            "compiled_for": ["12.0f"],
             "functions": {"fp4_quantize": "fp4_quantize", "interleave_sm100": "interleave"},
         },
         {
             "name": "fp4_kv_dequant",
             "family": "kv_cache",
             "architectures": ["9.0a", "12.0f"],
+            "compiled_for": ["9.0a", "12.0f"],
             "functions": {"nvfp4_kv_dequant": "nvfp4_kv_dequantize"},
         },
     ],
@@ -41,6 +44,12 @@ DATA: dict[str, Any] = {
 def manifest(tmp_path: Path) -> Manifest:
     (tmp_path / "_manifest.json").write_text(json.dumps(DATA))
     return read(tmp_path)
+
+
+def module(targets: str, *, compiled_for: str | None = None) -> Module:
+    wanted = targets if compiled_for is None else compiled_for
+    parsed = (tuple(map(Target.parse, text.split())) for text in (targets, wanted))
+    return Module("m", "f", *parsed, ())
 
 
 # Targets (cases 9, 10)
@@ -88,13 +97,64 @@ def test_both_sides_agree_on_what_runs_where(
 )
 def test_what_runs_where(target: str, capability: tuple[int, int], runs: bool) -> None:
     assert Target.parse(target).runs_on(capability) is runs
-    assert Module("m", "f", (Target.parse(target),), ()).runs_on(capability) is runs
+    assert module(target).runs_on(capability) is runs
 
 
 def test_a_module_runs_where_one_of_its_images_does() -> None:
-    module = Module("m", "f", (Target.parse("9.0a"), Target.parse("12.0f")), ())
-    assert [module.runs_on(c) for c in ((9, 0), (12, 1), (10, 0))] == [True, True, False]
-    assert not Module("m", "f", (), ()).runs_on((12, 0))
+    both = module("9.0a 12.0f")
+    assert [both.runs_on(c) for c in ((9, 0), (12, 1), (10, 0))] == [True, True, False]
+    assert not module("").runs_on((12, 0))
+
+
+def test_a_lowered_module_runs_where_its_images_do_and_not_where_it_was_compiled_for() -> None:
+    lowered = module("9.0a", compiled_for="12.0f")
+    assert [lowered.runs_on(c) for c in ((9, 0), (12, 0), (12, 1))] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("targets", "compiled_for", "text"),
+    [
+        ("12.0f", "12.0f", "12.0f"),
+        ("9.0a 12.0f", "9.0a 12.0f", "9.0a 12.0f"),
+        ("9.0a", "9.0a", "9.0a"),
+        ("9.0a", "12.0f", "9.0a (lowered from 12.0f)"),
+        ("9.0a 9.0a", "9.0a 10.0a", "9.0a 9.0a (lowered from 9.0a 10.0a)"),
+    ],
+)
+def test_targets_for_people(targets: str, compiled_for: str, text: str) -> None:
+    assert module(targets, compiled_for=compiled_for).targets_text == text
+
+
+# What is lowered
+
+
+def test_a_wheel_to_use_is_not_labelled(manifest: Manifest) -> None:
+    assert not manifest.is_lowered
+    assert manifest.label == ""
+
+
+def test_a_lowered_wheel_is_labelled(tmp_path: Path) -> None:
+    gemm = DATA["modules"][0] | {"architectures": ["9.0a"], "compiled_for": ["12.0f"]}
+    data = DATA | {"lowering": "0123456789abcdef", "modules": [gemm]}
+    (tmp_path / "_manifest.json").write_text(json.dumps(data))
+    lowered = read(tmp_path)
+    assert lowered.lowering == "0123456789abcdef"
+    assert lowered.is_lowered
+    assert lowered.label.startswith("LOWERED: ")
+    assert "not for use" in lowered.label
+    (row,) = lowered.modules
+    assert row.targets == (Target(9, 0, "a"),)
+    assert row.compiled_for == (Target(12, 0, "f"),)
+    # What an operator can be called on are the images.
+    assert lowered.targets_of("fp4_quantize") == (Target(9, 0, "a"),)
+
+
+@pytest.mark.parametrize("key", ["name", "family", "architectures", "compiled_for", "functions"])
+def test_a_module_that_lacks_something_is_refused(tmp_path: Path, key: str) -> None:
+    rest = {name: value for name, value in DATA["modules"][0].items() if name != key}
+    (tmp_path / "_manifest.json").write_text(json.dumps(DATA | {"modules": [rest]}))
+    with pytest.raises(KeyError, match=key):
+        read(tmp_path)
 
 
 # The file

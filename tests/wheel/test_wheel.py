@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import fp4aot
 
@@ -69,13 +71,31 @@ def test_a_file_that_is_no_wheel_of_ours_is_named(tmp_path):
 
 def test_the_wheel_is_for_every_python_and_needs_torch_alone(report):
     name = Path(report["wheel"]).name
-    assert re.fullmatch(r"fp4aot-[\d.]+-py3-none-manylinux_2_\d+_x86_64\.whl", name)
+    version = re.escape(fp4aot.__version__)
+    assert re.fullmatch(rf"fp4aot-{version}-py3-none-manylinux_2_\d+_x86_64\.whl", name)
     with zipfile.ZipFile(report["wheel"]) as wheel:
         names = wheel.namelist()
         (metadata,) = [n for n in names if n.endswith(".dist-info/METADATA")]
         text = wheel.read(metadata).decode()
     assert re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE) == ["torch>=2.10"]
     assert not [n for n in names if n.startswith("aot/") or "/csrc/" in n or n.endswith(".cpp")]
+
+
+def test_a_wheel_is_lowered_if_its_version_says_so(report):
+    manifest = fp4aot._MANIFEST
+    version = Version(importlib.metadata.version("fp4aot"))
+    assert str(version) == fp4aot.__version__ == manifest.version
+    assert version.local == ("lowered" if manifest.is_lowered else None)
+    assert report["lowering"] == manifest.lowering
+    assert report["modules"] == {
+        module.name: [str(target) for target in module.targets] for module in manifest.modules
+    }
+    for module in manifest.modules:
+        assert manifest.is_lowered or module.compiled_for == module.targets
+    doctor = run("doctor").stdout
+    assert ("LOWERED" in doctor) == manifest.is_lowered
+    assert ("lowered from" in doctor) == manifest.is_lowered
+    assert json.loads(run("doctor", "--json").stdout)["wheel"]["lowered"] is manifest.is_lowered
 
 
 def test_every_public_fp4_function_of_flashinfer_is_here_or_on_the_list():

@@ -89,6 +89,8 @@ class Report:
                 "No GPU: the operators run on the CPU reference (plain PyTorch), for tracing and "
                 "testing. That is slow and not what this wheel is for."
             )
+        if self.manifest.is_lowered:
+            return "All lowered operators run on all devices present: for tests alone."
         return "All operators run on all devices present."
 
     def to_json(self) -> dict[str, Any]:
@@ -97,6 +99,7 @@ class Report:
             "version": self.manifest.version,
             "preset": self.manifest.preset,
             "plan_hash": self.manifest.plan_hash,
+            "lowered": self.manifest.is_lowered,
             "versions": dict(self.manifest.versions),
             "library_sha256": self.manifest.library_sha256,
             "modules": {
@@ -210,7 +213,17 @@ def find_problems(
             )
         )
     for device in devices:
-        if device.missing:
+        if device.missing and manifest.is_lowered:
+            major_, minor_ = device.capability
+            problems.append(
+                Problem(
+                    f"cuda:{device.index} ({device.name}, compute capability {major_}.{minor_}) "
+                    "cannot run this wheel: its kernels are lowered to compute capability 9.0, to "
+                    "test them on a Hopper",
+                    "install a fp4aot wheel whose version has no '+lowered'",
+                )
+            )
+        elif device.missing:
             major_, minor_ = device.capability
             targets = {t for name in device.missing for t in manifest.targets_of(name)}
             carried = [str(target) for target in sorted(targets)]
@@ -247,10 +260,11 @@ def render(report: Report) -> str:
         f"fp4aot {manifest.version} (preset {manifest.preset}, "
         f"FlashInfer {versions['flashinfer']}, CUDA {versions['cuda_compiler']}, "
         f"plan {manifest.plan_hash[:12]})",
+        *([manifest.label] if manifest.is_lowered else []),
         "",
         "this wheel",
     ]
-    targets = [" ".join(map(str, module.targets)) for module in manifest.modules]
+    targets = [module.targets_text for module in manifest.modules]
     width = max(len(module.name) for module in manifest.modules)
     target_width = max(map(len, targets))
     for module, text in zip(manifest.modules, targets, strict=True):

@@ -58,6 +58,8 @@ class Module:
         FlashInfer's name, and the group in reports.
     targets
         The device images it holds.
+    compiled_for
+        The targets it was compiled for: the same, unless it is lowered.
     functions
         FlashInfer's function and the operator that calls it.
     """
@@ -65,7 +67,16 @@ class Module:
     name: str
     family: str
     targets: tuple[Target, ...]
+    compiled_for: tuple[Target, ...]
     functions: tuple[tuple[str, str], ...]
+
+    @property
+    def targets_text(self) -> str:
+        """``"10.0a 12.0f"``, or ``"9.0a (lowered from 12.0f)"``."""
+        shown = " ".join(map(str, self.targets))
+        if self.targets == self.compiled_for:
+            return shown
+        return f"{shown} (lowered from {' '.join(map(str, self.compiled_for))})"
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Tell whether it has an image for a device."""
@@ -74,16 +85,44 @@ class Module:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of ``_manifest.json``."""
+    """The content of ``_manifest.json``.
+
+    Parameters
+    ----------
+    version, preset, plan_hash, versions
+        Of the wheel, what it was built from, and of everything that went in.
+    lowering
+        Hash of the sources that lowered its machine code to Hopper; empty for a wheel to use.
+    modules
+        What is compiled in.
+    library_name, library_size, library_sha256
+        Of its shared library.
+    """
 
     version: str
     preset: str
     plan_hash: str
     versions: tuple[tuple[str, str], ...]
+    lowering: str
     modules: tuple[Module, ...]
     library_name: str
     library_size: int
     library_sha256: str
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the machine code is Blackwell's, lowered to Hopper: a test instrument."""
+        return bool(self.lowering)
+
+    @property
+    def label(self) -> str:
+        """Name a wheel that is not for use; empty for one that is."""
+        return (
+            "LOWERED: Blackwell's kernels on a Hopper, to test them; not for use, and nothing it "
+            "shows is Blackwell's speed"
+            if self.is_lowered
+            else ""
+        )
 
     @property
     def cuda_version(self) -> str:
@@ -115,11 +154,13 @@ def read(folder: Path = PACKAGE) -> Manifest:
         preset=data["preset"],
         plan_hash=data["plan_hash"],
         versions=tuple(sorted(data["versions"].items())),
+        lowering=data["lowering"],
         modules=tuple(
             Module(
                 item["name"],
                 item["family"],
                 tuple(Target.parse(text) for text in item["architectures"]),
+                tuple(Target.parse(text) for text in item["compiled_for"]),
                 tuple(sorted(item["functions"].items())),
             )
             for item in data["modules"]

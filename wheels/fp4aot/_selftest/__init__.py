@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from fp4aot import _manifest
 from fp4aot._selftest.checks import run_case
 from fp4aot._selftest.inputs import cases
 from fp4aot._selftest.report import Report, render
@@ -33,5 +34,9 @@ def run(weights: str | None = None) -> Report:
     )
     model = examine(weights) if weights else None
     return Report(
-        tuple(str(device) for device in devices), outcomes, model, time.monotonic() - start
+        tuple(str(device) for device in devices),
+        outcomes,
+        model,
+        time.monotonic() - start,
+        _manifest.read().label,
     )

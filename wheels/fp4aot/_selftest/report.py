@@ -24,12 +24,15 @@ class Report:
         The real model, when one was named.
     seconds
         Wall time.
+    label
+        What to know of the wheel; empty for one that is for use.
     """
 
     devices: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
     model: ModelReport | None
     seconds: float
+    label: str = ""
 
     @property
     def ok(self) -> bool:
@@ -63,6 +66,7 @@ class Report:
         model = asdict(self.model) | {"mean_error": self.model.mean_error} if self.model else None
         return {
             "ok": self.ok,
+            "label": self.label,
             "summary": self.summary,
             "devices": list(self.devices),
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
@@ -94,4 +98,7 @@ def render(report: Report) -> str:
     verdict = "The self-test passed" if report.ok else "The self-test did NOT pass"
     if report.count(REFUSED):
         verdict += " (this wheel does not cover every device: python -m fp4aot doctor)"
-    return "\n".join([*lines, "", f"{verdict}: {report.summary}."])
+    ending = [f"{verdict}: {report.summary}."]
+    if report.label:
+        ending.append(report.label)
+    return "\n".join([*lines, "", *ending])

@@ -39,6 +39,8 @@ struct KernelEntry {
 // Generated.
 extern const KernelEntry kernel_entries[];
 extern const size_t kernel_entry_count;
+// Whether the machine code is Blackwell's, lowered to Hopper: for tests alone.
+extern const bool kernels_are_lowered;
 
 // The entry of `function` whose image fits best (an exact image before a family one), or nullptr.
 const KernelEntry* find_kernel(const char* function, Capability capability);
