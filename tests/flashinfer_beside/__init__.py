@@ -1,0 +1,1 @@
+"""FlashInfer's own Python package, run beside ours on the objects that our wheel is linked from."""
