@@ -294,9 +294,7 @@ def test_rows_known_only_from_data(ops):
 
 
 @pytest.fixture
-def public(ops, monkeypatch):
-    """Let the public functions call this test's operators."""
-    monkeypatch.setattr(torch.ops, "fp4aot", ops)
+def public():
     torch._dynamo.reset()
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_namespace import operators
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -16,7 +15,6 @@ from fp4aot import _fakes, gemm
 from fp4aot._reference.gemm import mm_fp4, mm_fp4_out
 from fp4aot._reference.quantize import fp4_quantize
 
-NAMESPACE = "fp4aot_test_gemm"
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 E2M1 += [-value for value in E2M1]
 SIZES = (2, 3, 7, 16, 31, 33, 64, 129, 500, 1000)
@@ -233,15 +231,8 @@ def test_fake_returns_what_the_kernel_does(lead, m, k, n, dtype):
 # The public functions
 
 
-@pytest.fixture(scope="module")
-def ops():
-    with operators(NAMESPACE) as defined:
-        yield defined
-
-
 @pytest.fixture(autouse=True)
-def _public(ops, monkeypatch):
-    monkeypatch.setattr(torch.ops, "fp4aot", ops)
+def _reset():
     torch._dynamo.reset()
 
 

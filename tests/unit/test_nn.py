@@ -6,26 +6,17 @@ import copy
 
 import pytest
 import torch
-from operator_namespace import operators
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from fp4aot import gemm, nn
 from fp4aot._layouts import SfLayout, swizzled_offset
 
-NAMESPACE = "fp4aot_test_nn"
 NAMES = ["weight", "weight_scale", "weight_scale_2", "input_scale", "bias"]
 SIZES = (2, 3, 16, 129, 500)
 
 
-@pytest.fixture(scope="module")
-def ops():
-    with operators(NAMESPACE) as defined:
-        yield defined
-
-
 @pytest.fixture(autouse=True)
-def _public(ops, monkeypatch):
-    monkeypatch.setattr(torch.ops, "fp4aot", ops)
+def _reset():
     torch._dynamo.reset()
 
 

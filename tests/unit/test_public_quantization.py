@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_namespace import operators
 from test_recipes import TheirConfig, TheirErrMode
 from test_reference_quantize import hostile_matrix
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -22,7 +21,6 @@ from fp4aot._reference import batched, per_token
 from fp4aot._reference.kv_cache import nvfp4_kv_quantize
 from fp4aot._reference.quantize import fp4_quantize
 
-NAMESPACE = "fp4aot_test_public_quantization"
 BASE = 1 / (448 * 6)
 RECIPE = NVFP44Over6Config(256, "MSE", True)
 THEIRS = TheirConfig(256, TheirErrMode.MSE, True)
@@ -30,16 +28,8 @@ CODE = 23
 SIZES = (2, 3, 7, 16, 31, 33, 64, 129, 300, 500)
 
 
-@pytest.fixture(scope="module")
-def ops():
-    with operators(NAMESPACE) as defined:
-        yield defined
-
-
 @pytest.fixture(autouse=True)
-def public(ops, monkeypatch):
-    """Let the public functions call this test's operators."""
-    monkeypatch.setattr(torch.ops, "fp4aot", ops)
+def _reset():
     torch._dynamo.reset()
 
 

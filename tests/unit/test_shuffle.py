@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from operator_namespace import operators
 from test_layouts import kernel_offset
 
 from fp4aot import shuffle
 from fp4aot._layouts import SfLayout
-
-NAMESPACE = "fp4aot_test_shuffle"
-
-
-@pytest.fixture(scope="module")
-def ops():
-    with operators(NAMESPACE) as defined:
-        yield defined
-
-
-@pytest.fixture(autouse=True)
-def public(ops, monkeypatch):
-    monkeypatch.setattr(torch.ops, "fp4aot", ops)
 
 
 def destinations(epilogue_tile_m: int) -> list[int]:

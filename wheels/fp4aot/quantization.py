@@ -7,6 +7,8 @@ them without a warm-up call.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
 from fp4aot import _per_token
@@ -26,6 +28,11 @@ __all__ = [
     "nvfp4_block_scale_interleave",
     "nvfp4_quantize",
 ]
+
+# Looked up once: `torch.ops.fp4aot.fp4_quantize.default` takes half a microsecond. Arguments that
+# have the operator's own defaults are not passed, where that can be seen in less time than torch
+# takes to convert them (a microsecond for all).
+_FP4_QUANTIZE = torch.ops.fp4aot.fp4_quantize.default
 
 
 def fp4_quantize(
@@ -98,20 +105,30 @@ def fp4_quantize(
     CPU a reciprocal is correctly rounded, which a GPU's is not, so a few codes may differ where a
     scaled value lies on a tie.
     """
-    _require_cuda_backend("fp4_quantize", backend)
-    recipe = recipe_code("fp4_quantize", "nvfp4_4over6", nvfp4_4over6)
-    values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
-        input,
-        global_scale,
-        sf_vec_size,
-        sf_use_ue8m0,
-        is_sf_swizzled_layout,
-        is_sf_8x4_layout,
-        is_global_scale_inversed,
-        enable_pdl,
-        recipe,
-    )
-    return values, block_scales
+    if backend != "cuda":
+        _refuse_backend("fp4_quantize", backend)
+    quantized: tuple[torch.Tensor, torch.Tensor]
+    if (
+        sf_vec_size == 16
+        and is_sf_swizzled_layout
+        and not (sf_use_ue8m0 or is_sf_8x4_layout or is_global_scale_inversed)
+        and enable_pdl is None
+        and nvfp4_4over6 is None
+    ):
+        quantized = _FP4_QUANTIZE(input, global_scale)
+    else:
+        quantized = _FP4_QUANTIZE(
+            input,
+            global_scale,
+            sf_vec_size,
+            sf_use_ue8m0,
+            is_sf_swizzled_layout,
+            is_sf_8x4_layout,
+            is_global_scale_inversed,
+            enable_pdl,
+            recipe_code("fp4_quantize", "nvfp4_4over6", nvfp4_4over6),
+        )
+    return quantized
 
 
 def nvfp4_quantize(
@@ -191,7 +208,8 @@ def nvfp4_quantize(
     and the rest is `fp4_quantize`; the results are the same.
     """
     name = "nvfp4_quantize"
-    _require_cuda_backend(name, backend)
+    if backend != "cuda":
+        _refuse_backend(name, backend)
     recipe = recipe_code(name, "nvfp4_4over6", nvfp4_4over6)
     if out_scale is not None:
         raise ValueError(
@@ -215,8 +233,12 @@ def nvfp4_quantize(
             f"fp4aot.{name}: expanded_idx_to_permuted_idx goes with per_token_activation=True; "
             "pass None"
         )
+    elif (
+        layout == SfLayout.layout_128x4 and sf_vec_size == 16 and not recipe and enable_pdl is None
+    ):
+        quantized = _FP4_QUANTIZE(a, a_global_sf)
     else:
-        values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
+        quantized = _FP4_QUANTIZE(
             a,
             a_global_sf,
             sf_vec_size,
@@ -227,7 +249,6 @@ def nvfp4_quantize(
             enable_pdl,
             recipe,
         )
-        quantized = values, block_scales
     return _shuffled(*quantized) if do_shuffle else quantized
 
 
@@ -265,7 +286,8 @@ def mxfp4_quantize(
     ValueError
         `backend` is not "cuda".
     """
-    _require_cuda_backend("mxfp4_quantize", backend)
+    if backend != "cuda":
+        _refuse_backend("mxfp4_quantize", backend)
     return fp4_quantize(
         a,
         None,
@@ -450,12 +472,11 @@ def mxfp4_dequantize_host(
     return result
 
 
-def _require_cuda_backend(function: str, backend: str) -> None:
-    if backend != "cuda":
-        raise ValueError(
-            f"fp4aot.{function}: backend={backend!r} is not in this package; pass backend='cuda', "
-            f"or call flashinfer.{function}"
-        )
+def _refuse_backend(function: str, backend: str) -> NoReturn:
+    raise ValueError(
+        f"fp4aot.{function}: backend={backend!r} is not in this package; pass backend='cuda', "
+        f"or call flashinfer.{function}"
+    )
 
 
 def _quantize_per_token(

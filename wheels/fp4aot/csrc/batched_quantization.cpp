@@ -1,14 +1,12 @@
 // NVFP4 quantization of batches: plain, by expert under a mask, and fused with SiLU and multiply.
 #include "batched_quantization.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include <algorithm>
-#include <vector>
 
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
+#include "fp8_rows.h"
 #include "kernel_table.h"
 #include "recipe.h"
 #include "row_view.h"
@@ -21,9 +19,6 @@ namespace {
 constexpr int64_t kBlock = 16;  // values that share one block scale
 // The kernels load sixteen 2-byte values at once.
 constexpr std::uintptr_t kInputAlignment = 32;
-
-// quantization.cpp says why: a multiple of the 128 rows of a scale tile, below 1024.
-constexpr int64_t kFp8RowsOfPart = 896;
 
 KernelFunction batched_kernel{"nvfp4_batched_quantize", "fp4_batched_quantize"};
 KernelFunction matrix_kernel{"nvfp4_batched_quantize", "fp4_quantize"};
@@ -38,39 +33,39 @@ struct Batch {
   int64_t k;  // quantized values a row
 };
 
-struct Layout {
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+struct Results {
+  Layout values;
+  Layout block_scales;
 };
 
 // A contiguous buffer of `sizes`, its dimensions in another order.
-Layout permuted(const std::vector<int64_t>& sizes, std::initializer_list<size_t> order) {
-  const std::vector<int64_t> strides = contiguous_strides(sizes);
-  Layout result;
+Layout permuted(const Dims& sizes, std::initializer_list<size_t> order) {
+  const Layout buffer = contiguous(sizes);
+  Layout result = buffer;
+  size_t i = 0;
   for (size_t dimension : order) {
-    result.sizes.push_back(sizes[dimension]);
-    result.strides.push_back(strides[dimension]);
+    result.sizes[i] = buffer.sizes[dimension];
+    result.strides[i] = buffer.strides[dimension];
+    ++i;
   }
   return result;
 }
 
 // The grouped GEMM reads its operands with the batch last.
-Layout expert_values(const Batch& experts) {
-  return permuted({experts.count, experts.m, experts.k / 2}, {1, 2, 0});
-}
-
-Layout expert_scales(const Batch& experts) {
+Results results_of_experts(const Batch& experts) {
   const int64_t row_tiles = round_up(experts.m, 128) / 128;
   const int64_t column_tiles = round_up(experts.k / kBlock, 4) / 4;
-  return permuted({experts.count, row_tiles, column_tiles, 32, 4, 4}, {3, 4, 1, 5, 2, 0});
+  return {permuted({experts.count, experts.m, experts.k / 2}, {1, 2, 0}),
+          permuted({experts.count, row_tiles, column_tiles, 32, 4, 4}, {3, 4, 1, 5, 2, 0})};
 }
 
-std::vector<int64_t> batched_values(const Batch& batch) {
-  return {batch.count, batch.m, batch.k / 2};
+int64_t scales_of_matrix(const Batch& batch) {
+  return round_up(batch.m, 128) * round_up(batch.k / kBlock, 4);
 }
 
-std::vector<int64_t> batched_scales(const Batch& batch) {
-  return {batch.count, round_up(batch.m, 128) * round_up(batch.k / kBlock, 4)};
+Results results_of_batch(const Batch& batch) {
+  return {contiguous({batch.count, batch.m, batch.k / 2}),
+          contiguous({batch.count, scales_of_matrix(batch)})};
 }
 
 Batch describe_batched(const Tensor& a, const Tensor& global_scale, int64_t sf_vec_size,
@@ -86,7 +81,7 @@ Batch describe_batched(const Tensor& a, const Tensor& global_scale, int64_t sf_v
   const Batch batch{a.size(0), a.size(1), a.size(2)};
   check_int32(name, "a", batch.count * batch.m, "a number of rows of");
   check_int32(name, "a", batch.k, "a number of columns of");
-  check_int32(name, "a", batch.count * batched_scales(batch)[1], "a padded number of scales of");
+  check_int32(name, "a", batch.count * scales_of_matrix(batch), "a padded number of scales of");
   check_dtype(name, "a_global_sf", global_scale, {ScalarType::Float});
   if (global_scale.numel() != 1 && global_scale.numel() != batch.m) {
     argument_error(name, "a_global_sf", text("shape ", shape_text(global_scale)),
@@ -119,8 +114,7 @@ Batch describe_experts(const char* name, const Tensor& a, const Tensor& mask,
   // The kernel counts its work in groups of eight values.
   check_int32(name, "a", experts.count * experts.m * (experts.k / 8),
               "a number of groups of 8 values of");
-  check_int32(name, "a", experts.count * batched_scales(experts)[1],
-              "a padded number of scales of");
+  check_int32(name, "a", experts.count * scales_of_matrix(experts), "a padded number of scales of");
   check_per_matrix(name, "mask", mask, ScalarType::Int, a,
                    "pass one number of rows for each matrix");
   check_per_matrix(name, "a_global_sf", global_scale, ScalarType::Float, a,
@@ -132,15 +126,10 @@ Batch describe_experts(const char* name, const Tensor& a, const Tensor& mask,
 // Padding columns of the scales meet zero values in a GEMM: a NaN left there would spoil real rows.
 // The kernels for experts write no padding. This also clears the scales of rows beyond the mask.
 void clear_padding_columns(const Batch& experts, const Tensor& block_scales) {
-  if (experts.k / kBlock % 4 != 0) TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(block_scales.get()));
+  if (experts.k / kBlock % 4 != 0) fill_with_zeros(block_scales);
 }
 
-Tensor aligned(const Tensor& tensor) {
-  const Tensor contiguous = dense(tensor);
-  return is_aligned(contiguous, kInputAlignment) ? contiguous : torch::stable::clone(contiguous);
-}
-
-// FlashInfer 0.7.2 cannot quantize fp8 input of many rows in one call (quantization.cpp says why):
+// FlashInfer 0.7.2 cannot quantize fp8 input of many rows in one call (fp8_rows.h says why):
 // each matrix is quantized by itself, in parts of whole scale tiles.
 void launch_fp8(const Tensor& a, const Tensor& global_scale, const Batch& batch, int64_t recipe,
                 const Tensor& values, const Tensor& block_scales, const LaunchScope& scope,
@@ -173,14 +162,14 @@ void launch_batched(const Tensor& a, const Tensor& global_scale, const Batch& ba
   const TVMFFISafeCallType function = (fp8 ? matrix_kernel : batched_kernel).for_device(device);
   if (values.numel() == 0) return;
   LaunchScope scope(name, device);
-  const Tensor input = aligned(a);
-  const Tensor scale = dense(global_scale);
+  const Readable input = dense(a, kInputAlignment);
+  const Readable scale = dense(global_scale);
   if (fp8) {
-    launch_fp8(input, scale, batch, recipe, values, block_scales, scope, function);
+    launch_fp8(*input, *scale, batch, recipe, values, block_scales, scope, function);
     return;
   }
-  call_flashinfer(function, name, OwningTensor(name, input, {batch.count, batch.m, batch.k}),
-                  OwningTensor(name, scale, {scale.numel()}),
+  call_flashinfer(function, name, OwningTensor(name, *input, {batch.count, batch.m, batch.k}),
+                  OwningTensor(name, *scale, {scale->numel()}),
                   OwningTensor(name, values, {batch.count, batch.m, batch.k / 2}),
                   OwningTensor(name, block_scales, {batch.count, block_scales.size(1)}), kBlock,
                   /*ue8m0=*/false, recipe);
@@ -197,32 +186,32 @@ void launch_experts(KernelFunction& kernel, const Tensor& a, const Tensor& mask,
   if (values.numel() == 0) return;
   LaunchScope scope(name, device);
   clear_padding_columns(experts, block_scales);
-  const Tensor input = aligned(a);
+  const Readable input = dense(a, kInputAlignment);
+  const Readable scale = dense(global_scale);
+  const Readable rows_of_experts = dense(mask);
   const int64_t rows = experts.count * experts.m;
   const int64_t scale_rows = experts.count * round_up(experts.m, 128);
   const int64_t scale_words = round_up(experts.k / kBlock, 4) / 4;
   const DLDataType word{kDLInt, 32, 1};  // four scales each, as FlashInfer takes them
   call_flashinfer(function, name, OwningTensor(name, values, {rows, experts.k / 2}),
                   OwningTensor(name, block_scales, {scale_rows, scale_words}, word),
-                  OwningTensor(name, input, {rows, silu ? experts.k * 2 : experts.k}),
-                  OwningTensor(name, dense(global_scale), {experts.count}),
-                  OwningTensor(name, dense(mask), {experts.count}), silu, recipe);
+                  OwningTensor(name, *input, {rows, silu ? experts.k * 2 : experts.k}),
+                  OwningTensor(name, *scale, {experts.count}),
+                  OwningTensor(name, *rows_of_experts, {experts.count}), silu, recipe);
   scope.check_launch();
 }
 
-std::tuple<Tensor, Tensor> quantize_experts(KernelFunction& kernel, const Tensor& a,
-                                            const Tensor& mask, const Tensor& global_scale,
-                                            bool silu, int64_t recipe) {
+std::tuple<NewTensor, NewTensor> quantize_experts(KernelFunction& kernel, const Tensor& a,
+                                                  const Tensor& mask, const Tensor& global_scale,
+                                                  bool silu, int64_t recipe) {
   const Batch experts =
       describe_experts(kernel.operator_name(), a, mask, global_scale, silu, recipe);
   kernel.for_device(a.get_device_index());
-  const Layout values_layout = expert_values(experts);
-  const Layout scales_layout = expert_scales(experts);
-  Tensor values = empty_strided(values_layout.sizes, values_layout.strides, ScalarType::Byte, a);
-  Tensor block_scales =
-      empty_strided(scales_layout.sizes, scales_layout.strides, ScalarType::Float8_e4m3fn, a);
+  const Results results = results_of_experts(experts);
+  Tensor values = empty(results.values, ScalarType::Byte, a);
+  Tensor block_scales = empty(results.block_scales, ScalarType::Float8_e4m3fn, a);
   launch_experts(kernel, a, mask, global_scale, experts, silu, recipe, values, block_scales);
-  return {values, block_scales};
+  return {values.release(), block_scales.release()};
 }
 
 void quantize_experts_out(KernelFunction& kernel, const Tensor& a, const Tensor& mask,
@@ -230,63 +219,59 @@ void quantize_experts_out(KernelFunction& kernel, const Tensor& a, const Tensor&
                           const Tensor& values, const Tensor& block_scales) {
   const char* name = kernel.operator_name();
   const Batch experts = describe_experts(name, a, mask, global_scale, silu, recipe);
-  const Layout values_layout = expert_values(experts);
-  const Layout scales_layout = expert_scales(experts);
-  check_output(name, "values", values, values_layout.sizes, values_layout.strides, ScalarType::Byte,
+  const Results results = results_of_experts(experts);
+  check_output(name, "values", values, results.values, ScalarType::Byte, "a", a);
+  check_output(name, "block_scales", block_scales, results.block_scales, ScalarType::Float8_e4m3fn,
                "a", a);
-  check_output(name, "block_scales", block_scales, scales_layout.sizes, scales_layout.strides,
-               ScalarType::Float8_e4m3fn, "a", a);
   launch_experts(kernel, a, mask, global_scale, experts, silu, recipe, values, block_scales);
 }
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> nvfp4_batched_quantize(Tensor a, Tensor a_global_sf, int64_t sf_vec_size,
-                                                  int64_t nvfp4_4over6) {
+std::tuple<NewTensor, NewTensor> nvfp4_batched_quantize(const Tensor& a, const Tensor& a_global_sf,
+                                                        int64_t sf_vec_size, int64_t nvfp4_4over6) {
   const Batch batch = describe_batched(a, a_global_sf, sf_vec_size, nvfp4_4over6);
   batched_kernel.for_device(a.get_device_index());
-  const std::vector<int64_t> value_sizes = batched_values(batch);
-  const std::vector<int64_t> scale_sizes = batched_scales(batch);
-  Tensor values = empty_strided(value_sizes, contiguous_strides(value_sizes), ScalarType::Byte, a);
-  Tensor block_scales =
-      empty_strided(scale_sizes, contiguous_strides(scale_sizes), ScalarType::Byte, a);
+  const Results results = results_of_batch(batch);
+  Tensor values = empty(results.values, ScalarType::Byte, a);
+  Tensor block_scales = empty(results.block_scales, ScalarType::Byte, a);
   launch_batched(a, a_global_sf, batch, nvfp4_4over6, values, block_scales);
-  return {values, block_scales};
+  return {values.release(), block_scales.release()};
 }
 
-void nvfp4_batched_quantize_out(Tensor a, Tensor a_global_sf, int64_t sf_vec_size,
-                                int64_t nvfp4_4over6, Tensor values, Tensor block_scales) {
+void nvfp4_batched_quantize_out(const Tensor& a, const Tensor& a_global_sf, int64_t sf_vec_size,
+                                int64_t nvfp4_4over6, const Tensor& values,
+                                const Tensor& block_scales) {
   const char* name = batched_kernel.operator_name();
   const Batch batch = describe_batched(a, a_global_sf, sf_vec_size, nvfp4_4over6);
-  const std::vector<int64_t> value_sizes = batched_values(batch);
-  const std::vector<int64_t> scale_sizes = batched_scales(batch);
-  check_output(name, "values", values, value_sizes, contiguous_strides(value_sizes),
-               ScalarType::Byte, "a", a);
-  check_output(name, "block_scales", block_scales, scale_sizes, contiguous_strides(scale_sizes),
-               ScalarType::Byte, "a", a);
+  const Results results = results_of_batch(batch);
+  check_output(name, "values", values, results.values, ScalarType::Byte, "a", a);
+  check_output(name, "block_scales", block_scales, results.block_scales, ScalarType::Byte, "a", a);
   launch_batched(a, a_global_sf, batch, nvfp4_4over6, values, block_scales);
 }
 
-std::tuple<Tensor, Tensor> scaled_fp4_grouped_quantize(Tensor a, Tensor mask, Tensor a_global_sf,
-                                                       int64_t nvfp4_4over6) {
+std::tuple<NewTensor, NewTensor> scaled_fp4_grouped_quantize(const Tensor& a, const Tensor& mask,
+                                                             const Tensor& a_global_sf,
+                                                             int64_t nvfp4_4over6) {
   return quantize_experts(grouped_kernel, a, mask, a_global_sf, false, nvfp4_4over6);
 }
 
-void scaled_fp4_grouped_quantize_out(Tensor a, Tensor mask, Tensor a_global_sf,
-                                     int64_t nvfp4_4over6, Tensor values, Tensor block_scales) {
+void scaled_fp4_grouped_quantize_out(const Tensor& a, const Tensor& mask, const Tensor& a_global_sf,
+                                     int64_t nvfp4_4over6, const Tensor& values,
+                                     const Tensor& block_scales) {
   quantize_experts_out(grouped_kernel, a, mask, a_global_sf, false, nvfp4_4over6, values,
                        block_scales);
 }
 
-std::tuple<Tensor, Tensor> silu_and_mul_scaled_nvfp4_experts_quantize(Tensor a, Tensor mask,
-                                                                      Tensor a_global_sf,
-                                                                      int64_t nvfp4_4over6) {
+std::tuple<NewTensor, NewTensor> silu_and_mul_scaled_nvfp4_experts_quantize(
+    const Tensor& a, const Tensor& mask, const Tensor& a_global_sf, int64_t nvfp4_4over6) {
   return quantize_experts(silu_kernel, a, mask, a_global_sf, true, nvfp4_4over6);
 }
 
-void silu_and_mul_scaled_nvfp4_experts_quantize_out(Tensor a, Tensor mask, Tensor a_global_sf,
-                                                    int64_t nvfp4_4over6, Tensor values,
-                                                    Tensor block_scales) {
+void silu_and_mul_scaled_nvfp4_experts_quantize_out(const Tensor& a, const Tensor& mask,
+                                                    const Tensor& a_global_sf, int64_t nvfp4_4over6,
+                                                    const Tensor& values,
+                                                    const Tensor& block_scales) {
   quantize_experts_out(silu_kernel, a, mask, a_global_sf, true, nvfp4_4over6, values, block_scales);
 }
 

@@ -9,21 +9,21 @@ namespace fp4aot {
 
 void check_dtype(const char* operator_name, const char* argument, const Tensor& tensor,
                  std::initializer_list<ScalarType> accepted) {
-  if (is_one_of(dtype_of(tensor), accepted)) return;
+  if (is_one_of(tensor.scalar_type(), accepted)) return;
   std::string expected;
   for (ScalarType dtype : accepted)
     expected += (expected.empty() ? "" : " or ") + dtype_name(dtype);
-  argument_error(operator_name, argument, text("dtype ", dtype_name(dtype_of(tensor))), expected,
-                 "convert the tensor first");
+  argument_error(operator_name, argument, text("dtype ", dtype_name(tensor.scalar_type())),
+                 expected, "convert the tensor first");
 }
 
 void check_rank(const char* operator_name, const char* argument, const Tensor& tensor,
                 std::initializer_list<int64_t> accepted) {
-  std::string expected;
   for (int64_t rank : accepted) {
     if (tensor.dim() == rank) return;
-    expected += text(expected.empty() ? "" : " or ", rank);
   }
+  std::string expected;
+  for (int64_t rank : accepted) expected += text(expected.empty() ? "" : " or ", rank);
   argument_error(operator_name, argument, text("shape ", shape_text(tensor)),
                  text(expected, " dimensions"), "reshape the tensor first");
 }
@@ -53,16 +53,16 @@ void check_scalar_scale(const char* operator_name, const char* argument, const T
 }
 
 void check_output(const char* operator_name, const char* argument, const Tensor& output,
-                  const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                  ScalarType dtype, const char* reference_argument, const Tensor& reference,
-                  std::uintptr_t alignment) {
+                  const Layout& layout, ScalarType dtype, const char* reference_argument,
+                  const Tensor& reference, std::uintptr_t alignment) {
   check_dtype(operator_name, argument, output, {dtype});
   check_same_device(operator_name, argument, output, reference_argument, reference);
-  if (!has_layout(output, sizes, strides)) {
-    argument_error(operator_name, argument,
-                   text("shape ", shape_text(output), " with strides ", strides_text(output)),
-                   text("shape ", list_text(sizes), " with strides ", list_text(strides)),
-                   "allocate it as the functional form returns it");
+  if (!has_layout(output, layout)) {
+    argument_error(
+        operator_name, argument,
+        text("shape ", shape_text(output), " with strides ", strides_text(output)),
+        text("shape ", list_text(layout.sizes), " with strides ", list_text(layout.strides)),
+        "allocate it as the functional form returns it");
   }
   if (!is_aligned(output, alignment)) {
     argument_error(operator_name, argument,

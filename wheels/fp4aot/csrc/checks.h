@@ -3,7 +3,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <vector>
 
 #include "tensor.h"
 
@@ -23,9 +22,8 @@ void check_scalar_scale(const char* operator_name, const char* argument, const T
 // An output buffer must be laid out exactly as the functional form would return it. Most kernels
 // store eight bytes at once.
 void check_output(const char* operator_name, const char* argument, const Tensor& output,
-                  const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                  ScalarType dtype, const char* reference_argument, const Tensor& reference,
-                  std::uintptr_t alignment = 8);
+                  const Layout& layout, ScalarType dtype, const char* reference_argument,
+                  const Tensor& reference, std::uintptr_t alignment = 8);
 // Rows must divide into whole blocks of scaled values.
 void check_blocks(const char* operator_name, const char* argument, const Tensor& tensor,
                   int64_t multiple = 16);

@@ -59,11 +59,15 @@ std::string device_name(int device) {
 }
 
 LaunchScope::LaunchScope(const char* operator_name, int device)
-    : operator_name_(operator_name), device_(device), guard_(device) {
-  // The kernels ask this library's runtime for the current device.
+    : operator_name_(operator_name), device_(device) {
+  // The kernels ask this library's runtime for the current device, which answers with the device of
+  // the thread's context: the same that torch's runtime sees.
   int current = -1;
   cudaError_t error = cudaGetDevice(&current);
-  if (error == cudaSuccess && current != device) error = cudaSetDevice(device);
+  if (error == cudaSuccess && current != device) {
+    guard_.emplace(device);
+    error = cudaSetDevice(device);
+  }
   if (error != cudaSuccess) {
     cudaGetLastError();
     cuda_error(operator_name, device, error);
@@ -74,12 +78,10 @@ LaunchScope::LaunchScope(const char* operator_name, int device)
     fail(operator_name, text("torch gives no current stream for cuda:", device,
                              "; install a PyTorch build with CUDA"));
   }
-  if (TVMFFIEnvSetStream(kDLCUDA, device, stream, &previous_stream_) != 0) {
+  if (TVMFFIEnvSetStream(kDLCUDA, device, stream, nullptr) != 0) {
     fail(operator_name, text("could not set the stream of cuda:", device));
   }
 }
-
-LaunchScope::~LaunchScope() { TVMFFIEnvSetStream(kDLCUDA, device_, previous_stream_, nullptr); }
 
 void LaunchScope::check_launch() const {
   const cudaError_t error = cudaGetLastError();

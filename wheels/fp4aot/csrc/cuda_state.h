@@ -6,6 +6,7 @@
 
 #include <torch/csrc/stable/accelerator.h>
 
+#include <optional>
 #include <string>
 
 #include "kernel_table.h"
@@ -18,11 +19,12 @@ Capability device_capability(const char* operator_name, int device);
 std::string device_name(int device);
 
 // For the lifetime of the object: cuda:`device` is current, and FlashInfer launches on the stream
-// that torch has current there (without it, graph capture would record the wrong stream).
+// that torch has current there (without it, graph capture would record the wrong stream; the
+// TVM-FFI runtime is this library's own, and no launch is without a scope). A device that is
+// current already is left alone: torch's guard costs more than all of the rest.
 class LaunchScope {
  public:
   LaunchScope(const char* operator_name, int device);
-  ~LaunchScope();
   LaunchScope(const LaunchScope&) = delete;
   LaunchScope& operator=(const LaunchScope&) = delete;
 
@@ -32,8 +34,7 @@ class LaunchScope {
  private:
   const char* operator_name_;
   int device_;
-  torch::stable::accelerator::DeviceGuard guard_;
-  void* previous_stream_ = nullptr;
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
 }  // namespace fp4aot

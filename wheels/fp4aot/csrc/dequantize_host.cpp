@@ -14,7 +14,7 @@ constexpr const char* kOperator = "mxfp4_dequantize_host";
 
 KernelFunction kernel{kOperator, "mxfp4_dequantize_host"};
 
-std::vector<int64_t> describe(const Tensor& weight, const Tensor& scale, int64_t group_size) {
+Layout describe(const Tensor& weight, const Tensor& scale, int64_t group_size) {
   check_dtype(kOperator, "weight", weight, {ScalarType::Byte});
   check_rank(kOperator, "weight", weight, {2});
   check_dtype(kOperator, "scale", scale, {ScalarType::Byte});
@@ -32,31 +32,31 @@ std::vector<int64_t> describe(const Tensor& weight, const Tensor& scale, int64_t
         "pass linear scales, one for each group");
   }
   check_int32(kOperator, "weight", n * k, "a number of values of");
-  return {n, k};
+  return contiguous({n, k});
 }
 
 void run(const Tensor& weight, const Tensor& scale, int64_t group_size, const Tensor& out) {
   const TVMFFISafeCallType function = kernel.for_host();
   if (out.numel() == 0) return;
-  const Tensor dense_weight = dense(weight);
-  const Tensor dense_scale = dense(scale);
-  call_flashinfer(function, kOperator, dl_tensor(dense_weight), dl_tensor(dense_scale),
+  const Readable dense_weight = dense(weight);
+  const Readable dense_scale = dense(scale);
+  call_flashinfer(function, kOperator, dl_tensor(*dense_weight), dl_tensor(*dense_scale),
                   dl_tensor(out), group_size);
 }
 
 }  // namespace
 
-Tensor mxfp4_dequantize_host(Tensor weight, Tensor scale, int64_t group_size) {
-  const std::vector<int64_t> sizes = describe(weight, scale, group_size);
-  Tensor out = empty_strided(sizes, contiguous_strides(sizes), ScalarType::Float, weight);
+NewTensor mxfp4_dequantize_host(const Tensor& weight, const Tensor& scale, int64_t group_size) {
+  const Layout layout = describe(weight, scale, group_size);
+  Tensor out = empty(layout, ScalarType::Float, weight);
   run(weight, scale, group_size, out);
-  return out;
+  return out.release();
 }
 
-void mxfp4_dequantize_host_out(Tensor weight, Tensor scale, int64_t group_size, Tensor out) {
-  const std::vector<int64_t> sizes = describe(weight, scale, group_size);
-  check_output(kOperator, "out", out, sizes, contiguous_strides(sizes), ScalarType::Float, "weight",
-               weight);
+void mxfp4_dequantize_host_out(const Tensor& weight, const Tensor& scale, int64_t group_size,
+                               const Tensor& out) {
+  const Layout layout = describe(weight, scale, group_size);
+  check_output(kOperator, "out", out, layout, ScalarType::Float, "weight", weight);
   run(weight, scale, group_size, out);
 }
 

@@ -7,7 +7,8 @@
 
 namespace fp4aot {
 
-Tensor mxfp4_dequantize_host(Tensor weight, Tensor scale, int64_t group_size);
-void mxfp4_dequantize_host_out(Tensor weight, Tensor scale, int64_t group_size, Tensor out);
+NewTensor mxfp4_dequantize_host(const Tensor& weight, const Tensor& scale, int64_t group_size);
+void mxfp4_dequantize_host_out(const Tensor& weight, const Tensor& scale, int64_t group_size,
+                               const Tensor& out);
 
 }  // namespace fp4aot

@@ -4,12 +4,9 @@
 // whose image fits the device of `a`.
 #include "gemm.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "checks.h"
 #include "cuda_state.h"
@@ -34,13 +31,14 @@ KernelFunction kernel{kOperator, "fp4_gemm"};
 std::mutex call_mutex;
 
 struct Problem {
-  Tensor a;  // [..., M, K / 2]
-  Tensor b;  // [..., K / 2, N], column-major
-  Tensor a_scales, b_scales;
-  Tensor alpha;
+  const Tensor& a;  // [..., M, K / 2]
+  const Tensor& b;  // [..., K / 2, N], column-major
+  const Tensor& a_scales;
+  const Tensor& b_scales;
+  const Tensor& alpha;
   int64_t batch;  // 1 for matrices
   int64_t m, n, k;
-  std::vector<int64_t> out_sizes;
+  Layout out;
 };
 
 // "16 rows of 64 values"
@@ -62,8 +60,7 @@ void check_block_scales(const char* argument, const Tensor& scales, int64_t rows
                         bool accept_transposed) {
   check_dtype(kOperator, argument, scales, {ScalarType::Byte, ScalarType::Float8_e4m3fn});
   check_same_device(kOperator, argument, scales, "a", a);
-  const bool transposed = accept_transposed && is_column_major(scales);
-  if (!scales.is_contiguous() && !transposed) {
+  if (!scales.is_contiguous() && !(accept_transposed && is_column_major(scales))) {
     argument_error(kOperator, argument,
                    text("shape ", shape_text(scales), " with strides ", strides_text(scales)),
                    text("contiguous scales", accept_transposed ? " or their transpose" : ""),
@@ -121,12 +118,11 @@ void check_matching_shapes(const Tensor& a, const Tensor& b) {
 void check_column_major(const Tensor& b) {
   if (is_column_major(b)) return;
   const int64_t rows = b.size(-2);
-  argument_error(kOperator, "b", text("shape ", shape_text(b), " with strides ", strides_text(b)),
-                 text("strides ",
-                      list_text(b.dim() == 2 ? std::vector<int64_t>{1, rows}
-                                             : std::vector<int64_t>{rows * b.size(-1), 1, rows}),
-                      " (column major)"),
-                 pass_transposed(b));
+  argument_error(
+      kOperator, "b", text("shape ", shape_text(b), " with strides ", strides_text(b)),
+      text("strides ", list_text(b.dim() == 2 ? Dims{1, rows} : Dims{rows * b.size(-1), 1, rows}),
+           " (column major)"),
+      pass_transposed(b));
 }
 
 Problem describe(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
@@ -155,11 +151,11 @@ Problem describe(const Tensor& a, const Tensor& b, const Tensor& a_descale, cons
     argument_error(kOperator, "tactic", text(tactic),
                    "the number of a tactic, or -1 to have one chosen", "pass -1");
   }
-  std::vector<int64_t> out_sizes(a.sizes().begin(), a.sizes().end());
+  Dims out_sizes = a.sizes();
   out_sizes.back() = b.size(-1);
   const int64_t batch = a.dim() == 3 ? a.size(0) : 1;
   return {a,     b,          a_descale,  b_descale,      *alpha,
-          batch, a.size(-2), b.size(-1), a.size(-1) * 2, out_sizes};
+          batch, a.size(-2), b.size(-1), a.size(-1) * 2, contiguous(out_sizes)};
 }
 
 void check_out_dtype(const Tensor& a, ScalarType out_dtype) {
@@ -222,11 +218,6 @@ struct MatrixView {
   DLTensor view;
 };
 
-// Strides stay as they are.
-Tensor aligned(const Tensor& tensor) {
-  return is_aligned(tensor, kAlignment) ? tensor : torch::stable::clone(tensor);
-}
-
 void launch(const Problem& problem, int64_t tactic, const Tensor& out) {
   const int device = problem.a.get_device_index();
   const TVMFFISafeCallType function = kernel.for_device(device);
@@ -237,14 +228,14 @@ void launch(const Problem& problem, int64_t tactic, const Tensor& out) {
     check_tactic(device, tactic);
   }
   LaunchScope scope(kOperator, device);
-  const Tensor a = aligned(dense(problem.a));
-  const Tensor b = aligned(problem.b);
-  const Tensor a_scales = aligned(problem.a_scales);
-  const Tensor b_scales = aligned(problem.b_scales);
-  const ScaleBytes left_scales(a_scales);
-  const ScaleBytes right_scales(b_scales);
-  const MatrixView left(a, problem.batch, /*transposed=*/false);
-  const MatrixView right(b, problem.batch, /*transposed=*/true);
+  const Readable a = dense(problem.a, kAlignment);
+  const Readable b = aligned(problem.b, kAlignment);
+  const Readable a_scales = aligned(problem.a_scales, kAlignment);
+  const Readable b_scales = aligned(problem.b_scales, kAlignment);
+  const ScaleBytes left_scales(*a_scales);
+  const ScaleBytes right_scales(*b_scales);
+  const MatrixView left(*a, problem.batch, /*transposed=*/false);
+  const MatrixView right(*b, problem.batch, /*transposed=*/true);
   const MatrixView result(out, problem.batch, /*transposed=*/false);
   // Empty: FlashInfer then asks its environment for a workspace when the kernel needs one, and that
   // is torch's allocator (tvm_ffi_tensor.cpp).
@@ -266,23 +257,21 @@ void launch(const Problem& problem, int64_t tactic, const Tensor& out) {
 
 }  // namespace
 
-Tensor mm_fp4(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
-              ScalarType out_dtype, int64_t tactic) {
+NewTensor mm_fp4(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
+                 const std::optional<Tensor>& alpha, ScalarType out_dtype, int64_t tactic) {
   const Problem problem = describe(a, b, a_descale, b_descale, alpha, tactic);
   check_out_dtype(a, out_dtype);
   kernel.for_device(a.get_device_index());
-  Tensor out =
-      empty_strided(problem.out_sizes, contiguous_strides(problem.out_sizes), out_dtype, a);
+  Tensor out = empty(problem.out, out_dtype, a);
   launch(problem, tactic, out);
-  return out;
+  return out.release();
 }
 
-void mm_fp4_out(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
-                int64_t tactic, Tensor out) {
+void mm_fp4_out(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
+                const std::optional<Tensor>& alpha, int64_t tactic, const Tensor& out) {
   const Problem problem = describe(a, b, a_descale, b_descale, alpha, tactic);
   check_dtype(kOperator, "out", out, {ScalarType::BFloat16, ScalarType::Half});
-  check_output(kOperator, "out", out, problem.out_sizes, contiguous_strides(problem.out_sizes),
-               out.scalar_type(), "a", a, kAlignment);
+  check_output(kOperator, "out", out, problem.out, out.scalar_type(), "a", a, kAlignment);
   check_cuda(kOperator, "a", a);
   launch(problem, tactic, out);
 }

@@ -7,9 +7,9 @@
 
 namespace fp4aot {
 
-Tensor mm_fp4(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
-              ScalarType out_dtype, int64_t tactic);
-void mm_fp4_out(Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, std::optional<Tensor> alpha,
-                int64_t tactic, Tensor out);
+NewTensor mm_fp4(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
+                 const std::optional<Tensor>& alpha, ScalarType out_dtype, int64_t tactic);
+void mm_fp4_out(const Tensor& a, const Tensor& b, const Tensor& a_descale, const Tensor& b_descale,
+                const std::optional<Tensor>& alpha, int64_t tactic, const Tensor& out);
 
 }  // namespace fp4aot

@@ -52,17 +52,17 @@ int64_t mm_fp4_tactic_count(int64_t major, int64_t minor) {
   return entry == nullptr ? 0 : call_flashinfer_for_int(entry->call, "_mm_fp4_tactic_count");
 }
 
-void set_mm_fp4_tactics(Tensor table) {
+void set_mm_fp4_tactics(const Tensor& table) {
   check_dtype(kSetOperator, "table", table, {ScalarType::Long});
   if (!table.is_cpu() || table.dim() != 2 || table.size(1) != kColumns) {
     argument_error(
         kSetOperator, "table", text("shape ", shape_text(table), " on ", device_text(table)),
         text("[rows, ", kColumns, "] on the CPU"), "load a table with fp4aot.tactics.load");
   }
-  const Tensor rows = dense(table);
-  const auto* data = static_cast<const int64_t*>(rows.data_ptr());
+  const Readable rows = dense(table);
+  const auto* data = static_cast<const int64_t*>(rows->data_ptr());
   auto made = std::make_unique<Table>();
-  for (int64_t row = 0; row < rows.size(0); ++row) {
+  for (int64_t row = 0; row < rows->size(0); ++row) {
     const int64_t* cell = data + row * kColumns;
     const int64_t major = cell[0], minor = cell[1], dtype = cell[2], tactic = cell[6];
     const int64_t count = mm_fp4_tactic_count(major, minor);

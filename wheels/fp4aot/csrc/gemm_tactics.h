@@ -14,7 +14,7 @@ int64_t mm_fp4_tactic_count(int64_t major, int64_t minor);
 
 // Replaces the table. Columns: major, minor, out dtype (0 = bfloat16, 1 = float16), N, K, smallest
 // M of the bucket, tactic.
-void set_mm_fp4_tactics(Tensor table);
+void set_mm_fp4_tactics(const Tensor& table);
 
 // For tensors on cuda:`device`: the tactic of the largest bucket that is not above M, else of the
 // smallest bucket, else the default.

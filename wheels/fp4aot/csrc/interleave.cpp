@@ -15,20 +15,16 @@ KernelFunction interleave_kernel{"block_scale_interleave", "block_scale_interlea
 KernelFunction reverse_kernel{"block_scale_interleave_reverse",
                               "block_scale_interleave_reverse_sm100"};
 
-std::vector<int64_t> interleaved_sizes(const Tensor& scales) {
+int64_t interleaved_size(const Tensor& scales) {
   const int64_t experts = scales.dim() == 3 ? scales.size(0) : 1;
-  return {experts * round_up(scales.size(-2), 128) * round_up(scales.size(-1), 4)};
-}
-
-std::vector<int64_t> sizes_of(const Tensor& tensor) {
-  return {tensor.sizes().begin(), tensor.sizes().end()};
+  return experts * round_up(scales.size(-2), 128) * round_up(scales.size(-1), 4);
 }
 
 void check_interleave(const Tensor& scales) {
   const char* name = interleave_kernel.operator_name();
   check_dtype(name, "unswizzled_sf", scales, {ScalarType::Byte, ScalarType::BFloat16});
   check_rank(name, "unswizzled_sf", scales, {2, 3});
-  check_int32(name, "unswizzled_sf", interleaved_sizes(scales)[0], "a padded number of scales of");
+  check_int32(name, "unswizzled_sf", interleaved_size(scales), "a padded number of scales of");
 }
 
 void check_reverse(const Tensor& scales) {
@@ -48,44 +44,43 @@ void launch(KernelFunction& kernel, const Tensor& scales, const Tensor& out) {
   const TVMFFISafeCallType function = kernel.for_device(device);
   if (out.numel() == 0) return;
   LaunchScope scope(kernel.operator_name(), device);
-  const Tensor contiguous = dense(scales);
-  call_flashinfer(function, kernel.operator_name(), dl_tensor(contiguous), dl_tensor(out));
+  const Readable input = dense(scales);
+  call_flashinfer(function, kernel.operator_name(), dl_tensor(*input), dl_tensor(out));
   scope.check_launch();
 }
 
 }  // namespace
 
-Tensor block_scale_interleave(Tensor unswizzled_sf) {
+NewTensor block_scale_interleave(const Tensor& unswizzled_sf) {
   check_interleave(unswizzled_sf);
   interleave_kernel.for_device(unswizzled_sf.get_device_index());
-  const std::vector<int64_t> sizes = interleaved_sizes(unswizzled_sf);
-  Tensor out = empty_strided(sizes, {1}, unswizzled_sf.scalar_type(), unswizzled_sf);
+  Tensor out = empty(contiguous({interleaved_size(unswizzled_sf)}), unswizzled_sf.scalar_type(),
+                     unswizzled_sf);
   launch(interleave_kernel, unswizzled_sf, out);
-  return out;
+  return out.release();
 }
 
-void block_scale_interleave_out(Tensor unswizzled_sf, Tensor out) {
+void block_scale_interleave_out(const Tensor& unswizzled_sf, const Tensor& out) {
   check_interleave(unswizzled_sf);
   check_cuda(interleave_kernel.operator_name(), "unswizzled_sf", unswizzled_sf);
-  check_output(interleave_kernel.operator_name(), "out", out, interleaved_sizes(unswizzled_sf), {1},
-               unswizzled_sf.scalar_type(), "unswizzled_sf", unswizzled_sf);
+  check_output(interleave_kernel.operator_name(), "out", out,
+               contiguous({interleaved_size(unswizzled_sf)}), unswizzled_sf.scalar_type(),
+               "unswizzled_sf", unswizzled_sf);
   launch(interleave_kernel, unswizzled_sf, out);
 }
 
-Tensor block_scale_interleave_reverse(Tensor interleaved_sf) {
+NewTensor block_scale_interleave_reverse(const Tensor& interleaved_sf) {
   check_reverse(interleaved_sf);
   reverse_kernel.for_device(interleaved_sf.get_device_index());
-  const std::vector<int64_t> sizes = sizes_of(interleaved_sf);
-  Tensor out = empty_strided(sizes, contiguous_strides(sizes), ScalarType::Byte, interleaved_sf);
+  Tensor out = empty(contiguous(interleaved_sf.sizes()), ScalarType::Byte, interleaved_sf);
   launch(reverse_kernel, interleaved_sf, out);
-  return out;
+  return out.release();
 }
 
-void block_scale_interleave_reverse_out(Tensor interleaved_sf, Tensor out) {
+void block_scale_interleave_reverse_out(const Tensor& interleaved_sf, const Tensor& out) {
   check_reverse(interleaved_sf);
   check_cuda(reverse_kernel.operator_name(), "interleaved_sf", interleaved_sf);
-  const std::vector<int64_t> sizes = sizes_of(interleaved_sf);
-  check_output(reverse_kernel.operator_name(), "out", out, sizes, contiguous_strides(sizes),
+  check_output(reverse_kernel.operator_name(), "out", out, contiguous(interleaved_sf.sizes()),
                ScalarType::Byte, "interleaved_sf", interleaved_sf);
   launch(reverse_kernel, interleaved_sf, out);
 }

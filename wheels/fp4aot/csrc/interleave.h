@@ -5,9 +5,9 @@
 
 namespace fp4aot {
 
-Tensor block_scale_interleave(Tensor unswizzled_sf);
-void block_scale_interleave_out(Tensor unswizzled_sf, Tensor out);
-Tensor block_scale_interleave_reverse(Tensor interleaved_sf);
-void block_scale_interleave_reverse_out(Tensor interleaved_sf, Tensor out);
+NewTensor block_scale_interleave(const Tensor& unswizzled_sf);
+void block_scale_interleave_out(const Tensor& unswizzled_sf, const Tensor& out);
+NewTensor block_scale_interleave_reverse(const Tensor& interleaved_sf);
+void block_scale_interleave_reverse_out(const Tensor& interleaved_sf, const Tensor& out);
 
 }  // namespace fp4aot

@@ -1,8 +1,6 @@
 // NVFP4 KV cache to fp16 or bf16: plain rows, and pages gathered through a block table.
 #include "kv_cache.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
@@ -26,8 +24,8 @@ void check_output_dtype(const char* operator_name, ScalarType dtype) {
                  "torch.bfloat16 or torch.float16", "convert the result instead");
 }
 
-std::vector<int64_t> describe_plain(const Tensor& fp4_data, const Tensor& block_scales,
-                                    const Tensor& global_scale) {
+Layout describe_plain(const Tensor& fp4_data, const Tensor& block_scales,
+                      const Tensor& global_scale) {
   const char* name = plain_kernel.operator_name();
   check_dtype(name, "fp4_data", fp4_data, {ScalarType::Byte});
   check_rank(name, "fp4_data", fp4_data, {2});
@@ -39,8 +37,7 @@ std::vector<int64_t> describe_plain(const Tensor& fp4_data, const Tensor& block_
                    text("a multiple of ", kBlock, " values a row"), "pad the rows");
   }
   check_dtype(name, "block_scales", block_scales, {ScalarType::Byte, ScalarType::Float8_e4m3fn});
-  if (!has_layout(block_scales, {m, k / kBlock},
-                  {block_scales.stride(0), block_scales.stride(-1)})) {
+  if (block_scales.dim() != 2 || block_scales.size(0) != m || block_scales.size(1) != k / kBlock) {
     argument_error(name, "block_scales", text("shape ", shape_text(block_scales)),
                    text("[", m, ", ", k / kBlock, "]"), "pass one linear scale for each 16 values");
   }
@@ -53,7 +50,7 @@ std::vector<int64_t> describe_plain(const Tensor& fp4_data, const Tensor& block_
                    "split the rows: the block scales of one row must fit in shared memory");
   }
   check_cuda(name, "fp4_data", fp4_data);
-  return {m, k};
+  return contiguous({m, k});
 }
 
 void launch_plain(const Tensor& fp4_data, const Tensor& block_scales, const Tensor& global_scale,
@@ -63,10 +60,9 @@ void launch_plain(const Tensor& fp4_data, const Tensor& block_scales, const Tens
   const TVMFFISafeCallType function = plain_kernel.for_device(device);
   if (out.numel() == 0) return;
   LaunchScope scope(name, device);
-  Tensor data = dense(fp4_data);
-  if (!is_aligned(data, 2)) data = torch::stable::clone(data);
-  const Tensor scales = dense(block_scales);
-  call_flashinfer(function, name, dl_tensor(data), dl_tensor(scales), dl_tensor(global_scale),
+  const Readable data = dense(fp4_data, 2);
+  const Readable scales = dense(block_scales);
+  call_flashinfer(function, name, dl_tensor(*data), dl_tensor(*scales), dl_tensor(global_scale),
                   dl_tensor(out));
   scope.check_launch();
 }
@@ -185,68 +181,61 @@ void launch_paged(const PagedCache& cache, const Tensor& output_k, const Tensor&
   const TVMFFISafeCallType function = paged_kernel.for_device(device);
   if (output_k.numel() == 0) return;
   LaunchScope scope(name, device);
-  const Tensor tables = dense(cache.block_tables);
-  const Tensor lengths = dense(cache.seq_lens);
+  const Readable tables = dense(cache.block_tables);
+  const Readable lengths = dense(cache.seq_lens);
   call_flashinfer(function, name, dl_tensor(cache.paged_k_cache), dl_tensor(cache.paged_v_cache),
                   dl_tensor(cache.k_block_scales), dl_tensor(cache.v_block_scales),
-                  dl_tensor(tables), dl_tensor(lengths), dl_tensor(cache.k_scale),
+                  dl_tensor(*tables), dl_tensor(*lengths), dl_tensor(cache.k_scale),
                   dl_tensor(cache.v_scale), dl_tensor(output_k), dl_tensor(output_v),
                   cache.kv_layout);
   scope.check_launch();
 }
 
-Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype, const Tensor& like) {
-  Tensor result = empty_strided(sizes, contiguous_strides(sizes), dtype, like);
-  TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(result.get()));
-  return result;
-}
-
 }  // namespace
 
-Tensor nvfp4_kv_dequantize(Tensor fp4_data, Tensor block_scales, Tensor global_scale,
-                           ScalarType output_dtype) {
-  const std::vector<int64_t> sizes = describe_plain(fp4_data, block_scales, global_scale);
+NewTensor nvfp4_kv_dequantize(const Tensor& fp4_data, const Tensor& block_scales,
+                              const Tensor& global_scale, ScalarType output_dtype) {
+  const Layout layout = describe_plain(fp4_data, block_scales, global_scale);
   check_output_dtype(plain_kernel.operator_name(), output_dtype);
   plain_kernel.for_device(fp4_data.get_device_index());
-  Tensor out = empty_strided(sizes, contiguous_strides(sizes), output_dtype, fp4_data);
+  Tensor out = empty(layout, output_dtype, fp4_data);
   launch_plain(fp4_data, block_scales, global_scale, out);
-  return out;
+  return out.release();
 }
 
-void nvfp4_kv_dequantize_out(Tensor fp4_data, Tensor block_scales, Tensor global_scale,
-                             Tensor out) {
-  const std::vector<int64_t> sizes = describe_plain(fp4_data, block_scales, global_scale);
+void nvfp4_kv_dequantize_out(const Tensor& fp4_data, const Tensor& block_scales,
+                             const Tensor& global_scale, const Tensor& out) {
+  const Layout layout = describe_plain(fp4_data, block_scales, global_scale);
   check_dtype(plain_kernel.operator_name(), "out", out, {ScalarType::Half, ScalarType::BFloat16});
-  check_output(plain_kernel.operator_name(), "out", out, sizes, contiguous_strides(sizes),
-               out.scalar_type(), "fp4_data", fp4_data);
+  check_output(plain_kernel.operator_name(), "out", out, layout, out.scalar_type(), "fp4_data",
+               fp4_data);
   launch_plain(fp4_data, block_scales, global_scale, out);
 }
 
-std::tuple<Tensor, Tensor> nvfp4_kv_dequantize_paged(Tensor paged_k_cache, Tensor paged_v_cache,
-                                                     Tensor k_block_scales, Tensor v_block_scales,
-                                                     Tensor block_tables, Tensor seq_lens,
-                                                     Tensor k_scale, Tensor v_scale,
-                                                     int64_t max_seq_len, ScalarType output_dtype,
-                                                     int64_t kv_layout) {
+std::tuple<NewTensor, NewTensor> nvfp4_kv_dequantize_paged(
+    const Tensor& paged_k_cache, const Tensor& paged_v_cache, const Tensor& k_block_scales,
+    const Tensor& v_block_scales, const Tensor& block_tables, const Tensor& seq_lens,
+    const Tensor& k_scale, const Tensor& v_scale, int64_t max_seq_len, ScalarType output_dtype,
+    int64_t kv_layout) {
   const PagedCache cache{paged_k_cache, paged_v_cache, k_block_scales, v_block_scales, block_tables,
                          seq_lens,      k_scale,       v_scale,        kv_layout};
   const PagedShape shape = describe_paged(cache, max_seq_len);
   check_output_dtype(paged_kernel.operator_name(), output_dtype);
   paged_kernel.for_device(paged_k_cache.get_device_index());
   // The kernel writes only positions below seq_lens: the others are zero here.
-  Tensor output_k =
-      zeros({shape.batch, max_seq_len, shape.heads, shape.k_dim}, output_dtype, paged_k_cache);
-  Tensor output_v =
-      zeros({shape.batch, max_seq_len, shape.heads, shape.v_dim}, output_dtype, paged_k_cache);
+  Tensor output_k = zeros(contiguous({shape.batch, max_seq_len, shape.heads, shape.k_dim}),
+                          output_dtype, paged_k_cache);
+  Tensor output_v = zeros(contiguous({shape.batch, max_seq_len, shape.heads, shape.v_dim}),
+                          output_dtype, paged_k_cache);
   launch_paged(cache, output_k, output_v);
-  return {output_k, output_v};
+  return {output_k.release(), output_v.release()};
 }
 
-void nvfp4_kv_dequantize_paged_out(Tensor paged_k_cache, Tensor paged_v_cache,
-                                   Tensor k_block_scales, Tensor v_block_scales,
-                                   Tensor block_tables, Tensor seq_lens, Tensor k_scale,
-                                   Tensor v_scale, int64_t kv_layout, Tensor output_k,
-                                   Tensor output_v) {
+void nvfp4_kv_dequantize_paged_out(const Tensor& paged_k_cache, const Tensor& paged_v_cache,
+                                   const Tensor& k_block_scales, const Tensor& v_block_scales,
+                                   const Tensor& block_tables, const Tensor& seq_lens,
+                                   const Tensor& k_scale, const Tensor& v_scale, int64_t kv_layout,
+                                   const Tensor& output_k, const Tensor& output_v) {
   const char* name = paged_kernel.operator_name();
   const PagedCache cache{paged_k_cache, paged_v_cache, k_block_scales, v_block_scales, block_tables,
                          seq_lens,      k_scale,       v_scale,        kv_layout};
@@ -254,11 +243,11 @@ void nvfp4_kv_dequantize_paged_out(Tensor paged_k_cache, Tensor paged_v_cache,
   check_rank(name, "output_k", output_k, {4});
   const int64_t max_seq_len = output_k.size(1);
   const PagedShape shape = describe_paged(cache, max_seq_len);
-  const std::vector<int64_t> k_sizes{shape.batch, max_seq_len, shape.heads, shape.k_dim};
-  const std::vector<int64_t> v_sizes{shape.batch, max_seq_len, shape.heads, shape.v_dim};
-  check_output(name, "output_k", output_k, k_sizes, contiguous_strides(k_sizes),
+  check_output(name, "output_k", output_k,
+               contiguous({shape.batch, max_seq_len, shape.heads, shape.k_dim}),
                output_k.scalar_type(), "paged_k_cache", paged_k_cache);
-  check_output(name, "output_v", output_v, v_sizes, contiguous_strides(v_sizes),
+  check_output(name, "output_v", output_v,
+               contiguous({shape.batch, max_seq_len, shape.heads, shape.v_dim}),
                output_k.scalar_type(), "paged_k_cache", paged_k_cache);
   launch_paged(cache, output_k, output_v);
 }

@@ -7,8 +7,8 @@
 
 namespace fp4aot {
 
-std::tuple<Tensor, Tensor> nvfp4_kv_quantize(Tensor input, Tensor global_scale);
-void nvfp4_kv_quantize_out(Tensor input, Tensor global_scale, Tensor fp4_output,
-                           Tensor block_scales);
+std::tuple<NewTensor, NewTensor> nvfp4_kv_quantize(const Tensor& input, const Tensor& global_scale);
+void nvfp4_kv_quantize_out(const Tensor& input, const Tensor& global_scale,
+                           const Tensor& fp4_output, const Tensor& block_scales);
 
 }  // namespace fp4aot

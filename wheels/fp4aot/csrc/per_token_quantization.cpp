@@ -1,10 +1,6 @@
 // NVFP4 quantization with a scale of its own for each row.
 #include "per_token_quantization.h"
 
-#include <torch/csrc/stable/ops.h>
-
-#include <vector>
-
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
@@ -28,20 +24,20 @@ constexpr int64_t kLinear = 2;
 
 KernelFunction kernel{kOperator, "nvfp4_quant_and_per_token_scale"};
 
-struct Sizes {
-  std::vector<int64_t> values;
-  std::vector<int64_t> scales;
-  std::vector<int64_t> rows;
+struct Results {
+  Layout values;
+  Layout scales;
+  Layout rows;
   bool scales_are_padded;
 };
 
-std::vector<int64_t> scale_sizes(int64_t rows, int64_t columns, int64_t sf_layout) {
+Dims scale_sizes(int64_t rows, int64_t columns, int64_t sf_layout) {
   if (sf_layout == kLinear) return {rows, columns};
   return {round_up(rows, sf_layout == kSwizzled8x4 ? 8 : 128), round_up(columns, 4)};
 }
 
-Sizes describe(const Tensor& input, const std::optional<Tensor>& rows_to_quantize,
-               int64_t sf_layout, int64_t recipe) {
+Results describe(const Tensor& input, const std::optional<Tensor>& rows_to_quantize,
+                 int64_t sf_layout, int64_t recipe) {
   constexpr const char* kRows = "expanded_idx_to_permuted_idx";
   check_dtype(kOperator, "input", input, {ScalarType::Half, ScalarType::BFloat16});
   check_rank(kOperator, "input", input, {2});
@@ -67,12 +63,12 @@ Sizes describe(const Tensor& input, const std::optional<Tensor>& rows_to_quantiz
     check_same_device(kOperator, kRows, *rows_to_quantize, "input", input);
   }
   check_cuda(kOperator, "input", input);
-  const std::vector<int64_t> scales = scale_sizes(rows, blocks, sf_layout);
+  const Dims scales = scale_sizes(rows, blocks, sf_layout);
   const bool padded = scales[0] != rows || scales[1] != blocks;
-  return {{rows, input.size(1) / 2}, scales, {rows}, padded};
+  return {contiguous({rows, input.size(1) / 2}), contiguous(scales), contiguous({rows}), padded};
 }
 
-void launch(Tensor input, double scale_inv, const std::optional<Tensor>& rows_to_quantize,
+void launch(const Tensor& input, double scale_inv, const std::optional<Tensor>& rows_to_quantize,
             int64_t sf_layout, int64_t recipe, const Tensor& values, const Tensor& block_scales,
             const Tensor& per_token_scale) {
   const int device = input.get_device_index();
@@ -80,65 +76,59 @@ void launch(Tensor input, double scale_inv, const std::optional<Tensor>& rows_to
   if (input.numel() == 0) {
     // Rows without values have the scale 0, which no kernel is there to write. Under an index, rows
     // that it leaves out keep theirs.
-    if (input.size(0) > 0 && !rows_to_quantize.has_value())
-      TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(per_token_scale.get()));
+    if (input.size(0) > 0 && !rows_to_quantize.has_value()) fill_with_zeros(per_token_scale);
     return;
   }
   LaunchScope scope(kOperator, device);
-  input = dense(input);
-  if (!is_aligned(input, kInputAlignment)) input = torch::stable::clone(input);
-  std::optional<Tensor> rows;
+  const Readable readable = dense(input, kInputAlignment);
+  std::optional<Readable> rows;
   DLTensor rows_view{};
   if (rows_to_quantize.has_value()) {
-    rows = dense(*rows_to_quantize);
-    rows_view = dl_tensor(*rows);
+    rows.emplace(dense(*rows_to_quantize));
+    rows_view = dl_tensor(**rows);
   }
-  call_flashinfer(function, kOperator, dl_tensor(input), scale_inv, dl_tensor(values),
+  call_flashinfer(function, kOperator, dl_tensor(*readable), scale_inv, dl_tensor(values),
                   dl_tensor(block_scales), dl_tensor(per_token_scale),
                   OptionalTensor{rows.has_value() ? &rows_view : nullptr}, sf_layout, recipe);
   scope.check_launch();
 }
 
-Tensor allocate(const std::vector<int64_t>& sizes, ScalarType dtype, const Tensor& like,
-                bool zero) {
-  Tensor result = empty_strided(sizes, contiguous_strides(sizes), dtype, like);
-  if (zero) TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(result.get()));
-  return result;
-}
-
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> nvfp4_quantize_per_token(
-    Tensor input, double scale_inv, std::optional<Tensor> expanded_idx_to_permuted_idx,
-    int64_t sf_layout, int64_t nvfp4_4over6) {
-  const Sizes sizes = describe(input, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6);
+std::tuple<NewTensor, NewTensor, NewTensor> nvfp4_quantize_per_token(
+    const Tensor& input, double scale_inv,
+    const std::optional<Tensor>& expanded_idx_to_permuted_idx, int64_t sf_layout,
+    int64_t nvfp4_4over6) {
+  const Results results = describe(input, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6);
   kernel.for_device(input.get_device_index());
   // The kernel writes the rows that the index names and no padding: everything else is zero here.
   const bool some_rows = expanded_idx_to_permuted_idx.has_value();
-  Tensor values = allocate(sizes.values, ScalarType::Byte, input, some_rows);
+  const auto allocate = [&](const Layout& layout, ScalarType dtype, bool zero) {
+    return zero ? zeros(layout, dtype, input) : empty(layout, dtype, input);
+  };
+  Tensor values = allocate(results.values, ScalarType::Byte, some_rows);
   Tensor block_scales =
-      allocate(sizes.scales, ScalarType::Byte, input, some_rows || sizes.scales_are_padded);
-  Tensor per_token_scale = allocate(sizes.rows, ScalarType::Float, input, some_rows);
+      allocate(results.scales, ScalarType::Byte, some_rows || results.scales_are_padded);
+  Tensor per_token_scale = allocate(results.rows, ScalarType::Float, some_rows);
   launch(input, scale_inv, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6, values,
          block_scales, per_token_scale);
-  return {values, block_scales, per_token_scale};
+  return {values.release(), block_scales.release(), per_token_scale.release()};
 }
 
-void nvfp4_quantize_per_token_out(Tensor input, double scale_inv,
-                                  std::optional<Tensor> expanded_idx_to_permuted_idx,
-                                  int64_t sf_layout, int64_t nvfp4_4over6, Tensor values,
-                                  Tensor block_scales, Tensor per_token_scale) {
-  const Sizes sizes = describe(input, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6);
-  check_output(kOperator, "values", values, sizes.values, contiguous_strides(sizes.values),
-               ScalarType::Byte, "input", input);
-  check_output(kOperator, "block_scales", block_scales, sizes.scales,
-               contiguous_strides(sizes.scales), ScalarType::Byte, "input", input);
-  check_output(kOperator, "per_token_scale", per_token_scale, sizes.rows,
-               contiguous_strides(sizes.rows), ScalarType::Float, "input", input);
+void nvfp4_quantize_per_token_out(const Tensor& input, double scale_inv,
+                                  const std::optional<Tensor>& expanded_idx_to_permuted_idx,
+                                  int64_t sf_layout, int64_t nvfp4_4over6, const Tensor& values,
+                                  const Tensor& block_scales, const Tensor& per_token_scale) {
+  const Results results = describe(input, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6);
+  check_output(kOperator, "values", values, results.values, ScalarType::Byte, "input", input);
+  check_output(kOperator, "block_scales", block_scales, results.scales, ScalarType::Byte, "input",
+               input);
+  check_output(kOperator, "per_token_scale", per_token_scale, results.rows, ScalarType::Float,
+               "input", input);
   // Rows that an index leaves out keep what the buffers hold, so then the padding does too.
-  if (sizes.scales_are_padded && !expanded_idx_to_permuted_idx.has_value()) {
+  if (results.scales_are_padded && !expanded_idx_to_permuted_idx.has_value()) {
     kernel.for_device(input.get_device_index());
-    TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(block_scales.get()));
+    fill_with_zeros(block_scales);
   }
   launch(input, scale_inv, expanded_idx_to_permuted_idx, sf_layout, nvfp4_4over6, values,
          block_scales, per_token_scale);

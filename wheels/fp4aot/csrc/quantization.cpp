@@ -1,14 +1,13 @@
 // fp4_quantize: fp16, bf16 or fp8 values to packed e2m1 with block scales (NVFP4 and MXFP4).
 #include "quantization.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
+#include "fp8_rows.h"
 #include "kernel_table.h"
 #include "recipe.h"
 #include "row_view.h"
@@ -60,12 +59,12 @@ void check_format_recipe(const Tensor& input, const Format& format) {
 
 // Everything about the quantized matrix: rows M, columns K, and how the results are laid out.
 struct Problem {
-  Tensor input;  // row-major contiguous, aligned
+  bool is_transposed;  // of the input, and so of the results
   int64_t m;
   int64_t k;
   int64_t scale_columns;  // of the row-major scale buffer, padded
-  std::vector<int64_t> value_sizes, value_strides;
-  std::vector<int64_t> scale_sizes, scale_strides;
+  Layout values;
+  Layout block_scales;
 };
 
 Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
@@ -81,27 +80,28 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
 
   // A column-major input is quantized along its other dimension: FlashInfer transposes it, and the
   // results back.
-  const bool transposed = !input.is_contiguous() && is_column_major(input);
-  const Tensor matrix = transposed ? torch::stable::transpose(input, -2, -1) : input;
-  const int64_t rank = matrix.dim();
-  Problem problem{matrix, 1, matrix.size(rank - 1), 0, {}, {}, {}, {}};
-  for (int64_t i = 0; i + 1 < rank; ++i) problem.m *= matrix.size(i);
-  if (problem.k % format.sf_vec_size != 0) {
+  const bool is_transposed = !input.is_contiguous() && is_column_major(input);
+  Dims sizes = input.sizes();
+  if (is_transposed) std::swap(sizes[sizes.size() - 2], sizes.back());
+  const int64_t k = sizes.back();
+  int64_t m = 1;
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) m *= sizes[i];
+  if (k % format.sf_vec_size != 0) {
     argument_error(
         kOperator, "input",
-        text("shape ", shape_text(input), ", where ", problem.k, " values are quantized along the ",
-             transposed ? "contiguous second-to-last" : "last", " dimension"),
+        text("shape ", shape_text(input), ", where ", k, " values are quantized along the ",
+             is_transposed ? "contiguous second-to-last" : "last", " dimension"),
         text("a multiple of ", format.sf_vec_size), "pad that dimension");
   }
-  check_int32(kOperator, "input", problem.m, "a number of rows of");
-  check_int32(kOperator, "input", problem.k, "a number of columns of");
+  check_int32(kOperator, "input", m, "a number of rows of");
+  check_int32(kOperator, "input", k, "a number of columns of");
 
   if (global_scale.has_value()) {
     check_dtype(kOperator, "global_scale", *global_scale, {ScalarType::Float});
     const int64_t count = global_scale->numel();
-    if (count != 1 && count != problem.m) {
+    if (count != 1 && count != m) {
       argument_error(kOperator, "global_scale", text("shape ", shape_text(*global_scale)),
-                     text("1 element, or one per row: ", problem.m),
+                     text("1 element, or one per row: ", m),
                      "pass a tensor of shape [1], or of shape [rows]");
     }
     check_same_device(kOperator, "global_scale", *global_scale, "input", input);
@@ -113,67 +113,52 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
                    "pass the global_scale that is inverted");
   }
 
-  problem.value_sizes.assign(matrix.sizes().begin(), matrix.sizes().end());
-  problem.value_sizes.back() = problem.k / 2;
-  problem.value_strides = contiguous_strides(problem.value_sizes);
-  const int64_t columns = problem.k / format.sf_vec_size;
-  problem.scale_sizes =
-      format.is_sf_swizzled_layout
-          ? std::vector<int64_t>{round_up(problem.m, format.is_sf_8x4_layout ? 8 : 128),
-                                 round_up(columns, 4)}
-          : std::vector<int64_t>{problem.m, columns};
-  problem.scale_strides = contiguous_strides(problem.scale_sizes);
-  problem.scale_columns = problem.scale_sizes[1];
-  if (transposed) {
-    const auto last = static_cast<size_t>(rank) - 1;
-    std::swap(problem.value_sizes[last - 1], problem.value_sizes[last]);
-    std::swap(problem.value_strides[last - 1], problem.value_strides[last]);
-    std::swap(problem.scale_sizes[0], problem.scale_sizes[1]);
-    std::swap(problem.scale_strides[0], problem.scale_strides[1]);
-  }
   check_cuda(kOperator, "input", input);
-  return problem;
+
+  sizes.back() = k / 2;
+  const int64_t columns = k / format.sf_vec_size;
+  const Dims scale_sizes =
+      format.is_sf_swizzled_layout
+          ? Dims{round_up(m, format.is_sf_8x4_layout ? 8 : 128), round_up(columns, 4)}
+          : Dims{m, columns};
+  const auto layout = [&](const Dims& row_major) {
+    return is_transposed ? transposed(contiguous(row_major)) : contiguous(row_major);
+  };
+  return {is_transposed, m, k, scale_sizes[1], layout(sizes), layout(scale_sizes)};
 }
 
-// FlashInfer 0.7.2 gives fp8 input of this many rows, and of columns divisible by 512, to a kernel
-// whose tensor map the driver refuses (it asks for a float fill value of an integer type; fixed in
-// 0.7.4). Fewer rows take its other kernel: such an input is quantized in parts, each a whole
-// number of scale tiles.
-constexpr int64_t kFp8RowLimit = 1024;
-constexpr int64_t kFp8RowsOfPart = 896;
-
-int64_t rows_of_part(const Problem& problem, const Format& format) {
-  const bool refused = problem.input.scalar_type() == ScalarType::Float8_e4m3fn &&
+int64_t rows_of_part(const Tensor& input, const Problem& problem, const Format& format) {
+  const bool refused = input.scalar_type() == ScalarType::Float8_e4m3fn &&
                        format.sf_vec_size == 16 && problem.m >= kFp8RowLimit &&
                        problem.k % 512 == 0;
   return refused ? kFp8RowsOfPart : problem.m;
 }
 
-void launch(Problem& problem, const std::optional<Tensor>& global_scale, const Format& format,
+void launch(const Tensor& original, const Problem& problem,
+            const std::optional<Tensor>& global_scale, const Format& format,
             std::optional<bool> enable_pdl, const Tensor& values, const Tensor& block_scales) {
-  const int device = problem.input.get_device_index();
+  const int device = original.get_device_index();
   const TVMFFISafeCallType function = kernel.for_device(device);
   if (problem.m == 0 || problem.k == 0) return;
-  LaunchScope scope(kOperator, device);
-  problem.input = dense(problem.input);
-  if (!is_aligned(problem.input, kInputAlignment)) {
-    problem.input = torch::stable::clone(problem.input);
-  }
-  std::optional<Tensor> scale;
-  if (global_scale.has_value()) scale = dense(*global_scale);
-  const bool scale_per_row = scale.has_value() && scale->numel() > 1;
+  const LaunchScope scope(kOperator, device);
+  // A transposed input is without gaps: its memory is that of the row-major matrix.
+  const Readable input =
+      problem.is_transposed ? aligned(original, kInputAlignment) : dense(original, kInputAlignment);
+  std::optional<Readable> scale;
+  if (global_scale.has_value()) scale.emplace(dense(*global_scale));
+  const bool scale_per_row = scale.has_value() && (*scale)->numel() > 1;
 
-  const int64_t part = rows_of_part(problem, format);
+  const int64_t part = rows_of_part(*input, problem, format);
   for (int64_t first = 0; first < problem.m; first += part) {
     const int64_t rows = std::min(part, problem.m - first);
-    const RowView input(problem.input, first, rows, problem.k);
+    const RowView unpacked(*input, first, rows, problem.k);
     const RowView packed(values, first, rows, problem.k / 2);
     const RowView scales(block_scales, first, rows, problem.scale_columns);
     std::optional<RowView> global;
     if (scale.has_value())
-      global.emplace(*scale, scale_per_row ? first : 0, scale_per_row ? rows : 1, 1);
+      global.emplace(**scale, scale_per_row ? first : 0, scale_per_row ? rows : 1, 1);
     // Programmatic dependent launch is available on every device that these kernels run on.
-    call_flashinfer(function, kOperator, input.view,
+    call_flashinfer(function, kOperator, unpacked.view,
                     OptionalTensor{global.has_value() ? &global->view : nullptr}, packed.view,
                     scales.view, format.sf_vec_size, format.sf_use_ue8m0,
                     format.is_sf_swizzled_layout, format.is_sf_8x4_layout,
@@ -184,38 +169,35 @@ void launch(Problem& problem, const std::optional<Tensor>& global_scale, const F
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> fp4_quantize(Tensor input, std::optional<Tensor> global_scale,
-                                        int64_t sf_vec_size, bool sf_use_ue8m0,
-                                        bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
-                                        bool is_global_scale_inversed,
-                                        std::optional<bool> enable_pdl, int64_t nvfp4_4over6) {
+std::tuple<NewTensor, NewTensor> fp4_quantize(
+    const Tensor& input, const std::optional<Tensor>& global_scale, int64_t sf_vec_size,
+    bool sf_use_ue8m0, bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
+    bool is_global_scale_inversed, std::optional<bool> enable_pdl, int64_t nvfp4_4over6) {
   const Format format{
       sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout, is_global_scale_inversed,
       nvfp4_4over6};
-  Problem problem = describe(input, global_scale, format);
+  const Problem problem = describe(input, global_scale, format);
   // Refuse before allocating.
   kernel.for_device(input.get_device_index());
-  Tensor values =
-      empty_strided(problem.value_sizes, problem.value_strides, ScalarType::Byte, input);
-  Tensor block_scales =
-      empty_strided(problem.scale_sizes, problem.scale_strides, ScalarType::Byte, input);
-  launch(problem, global_scale, format, enable_pdl, values, block_scales);
-  return {values, block_scales};
+  Tensor values = empty(problem.values, ScalarType::Byte, input);
+  Tensor block_scales = empty(problem.block_scales, ScalarType::Byte, input);
+  launch(input, problem, global_scale, format, enable_pdl, values, block_scales);
+  return {values.release(), block_scales.release()};
 }
 
-void fp4_quantize_out(Tensor input, std::optional<Tensor> global_scale, int64_t sf_vec_size,
-                      bool sf_use_ue8m0, bool is_sf_swizzled_layout, bool is_sf_8x4_layout,
-                      bool is_global_scale_inversed, std::optional<bool> enable_pdl,
-                      int64_t nvfp4_4over6, Tensor values, Tensor block_scales) {
+void fp4_quantize_out(const Tensor& input, const std::optional<Tensor>& global_scale,
+                      int64_t sf_vec_size, bool sf_use_ue8m0, bool is_sf_swizzled_layout,
+                      bool is_sf_8x4_layout, bool is_global_scale_inversed,
+                      std::optional<bool> enable_pdl, int64_t nvfp4_4over6, const Tensor& values,
+                      const Tensor& block_scales) {
   const Format format{
       sf_vec_size, sf_use_ue8m0, is_sf_swizzled_layout, is_sf_8x4_layout, is_global_scale_inversed,
       nvfp4_4over6};
-  Problem problem = describe(input, global_scale, format);
-  check_output(kOperator, "values", values, problem.value_sizes, problem.value_strides,
-               ScalarType::Byte, "input", input);
-  check_output(kOperator, "block_scales", block_scales, problem.scale_sizes, problem.scale_strides,
-               ScalarType::Byte, "input", input);
-  launch(problem, global_scale, format, enable_pdl, values, block_scales);
+  const Problem problem = describe(input, global_scale, format);
+  check_output(kOperator, "values", values, problem.values, ScalarType::Byte, "input", input);
+  check_output(kOperator, "block_scales", block_scales, problem.block_scales, ScalarType::Byte,
+               "input", input);
+  launch(input, problem, global_scale, format, enable_pdl, values, block_scales);
 }
 
 }  // namespace fp4aot

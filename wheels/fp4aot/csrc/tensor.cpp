@@ -33,16 +33,56 @@ DLDataType dl_dtype(ScalarType dtype) {
   }
 }
 
+// torch's stable ABI has operations for its own class alone.
+torch::stable::Tensor to_stable(const Tensor& tensor) {
+  return torch::stable::Tensor(share(tensor.get()).release().handle);
+}
+
 }  // namespace
 
-ScalarType dtype_of(const Tensor& tensor) {
-  // Tensor::scalar_type() knows these two only where the target is torch 2.11, and throws else.
-  int32_t code = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
-  for (ScalarType dtype : {ScalarType::Float4_e2m1fn_x2, ScalarType::Float8_e8m0fnu}) {
-    if (code == static_cast<int32_t>(dtype)) return dtype;
-  }
-  return tensor.scalar_type();
+Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
+  read_memory();
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim_));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device_type_));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device_index_));
+  // The number of a dtype is the same in every torch: files hold it. torch's own conversion
+  // compares with one dtype after the other, and throws at those that are newer than the wheel's
+  // floor.
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
+  dtype_ = static_cast<ScalarType>(dtype);
+}
+
+Tensor::Tensor(AtenTensorHandle handle, int64_t dim, ScalarType dtype, int32_t device_type,
+               int32_t device_index)
+    : handle_(handle),
+      dim_(dim),
+      dtype_(dtype),
+      device_type_(device_type),
+      device_index_(device_index) {
+  read_memory();
+}
+
+void Tensor::read_memory() {
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(get(), &sizes_));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(get(), &strides_));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(get(), &data_));
+}
+
+bool Tensor::is_cuda() const { return device_type_ == aoti_torch_device_type_cuda(); }
+
+bool Tensor::is_cpu() const { return device_type_ == aoti_torch_device_type_cpu(); }
+
+int64_t Tensor::numel() const {
+  int64_t numel = 1;
+  for (int64_t i = 0; i < dim_; ++i) numel *= sizes_[i];
+  return numel;
+}
+
+bool Tensor::is_contiguous() const {
+  bool is_contiguous = false;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_is_contiguous(get(), &is_contiguous));
+  return is_contiguous;
 }
 
 std::string dtype_name(ScalarType dtype) {
@@ -80,23 +120,15 @@ std::string dtype_name(ScalarType dtype) {
   }
 }
 
-std::string shape_text(const Tensor& tensor) {
-  std::ostringstream stream;
-  stream << "[";
-  for (int64_t i = 0; i < tensor.dim(); ++i) stream << (i ? ", " : "") << tensor.size(i);
-  stream << "]";
-  return stream.str();
-}
-
-std::string list_text(const std::vector<int64_t>& values) {
+std::string list_text(const Dims& values) {
   std::string result = "[";
   for (size_t i = 0; i < values.size(); ++i) result += text(i ? ", " : "", values[i]);
   return result + "]";
 }
 
-std::string strides_text(const Tensor& tensor) {
-  return list_text({tensor.strides().begin(), tensor.strides().end()});
-}
+std::string shape_text(const Tensor& tensor) { return list_text(tensor.sizes()); }
+
+std::string strides_text(const Tensor& tensor) { return list_text(tensor.strides()); }
 
 std::string device_text(const Tensor& tensor) {
   if (tensor.is_cuda()) return text("cuda:", tensor.get_device_index());
@@ -111,7 +143,7 @@ bool is_one_of(ScalarType dtype, std::initializer_list<ScalarType> accepted) {
 }
 
 bool same_device(const Tensor& left, const Tensor& right) {
-  return left.is_cuda() == right.is_cuda() && left.is_cpu() == right.is_cpu() &&
+  return left.device_type() == right.device_type() &&
          left.get_device_index() == right.get_device_index();
 }
 
@@ -119,67 +151,74 @@ bool is_aligned(const Tensor& tensor, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % bytes == 0 || tensor.numel() == 0;
 }
 
-Tensor dense(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
-}
-
-std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= sizes[i] > 1 ? sizes[i] : 1;
-  }
-  return strides;
-}
-
-Tensor empty_strided(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                     ScalarType dtype, const Tensor& like) {
-  int32_t device_type = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
-  AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
-                                                  strides.data(), code, device_type,
-                                                  like.get_device_index(), &handle));
-  return Tensor(handle);
-}
-
-bool has_layout(const Tensor& tensor, const std::vector<int64_t>& sizes,
-                const std::vector<int64_t>& strides) {
-  if (tensor.dim() != static_cast<int64_t>(sizes.size())) return false;
+bool has_layout(const Tensor& tensor, const Layout& layout) {
+  const size_t rank = layout.sizes.size();
+  if (tensor.dim() != static_cast<int64_t>(rank)) return false;
   bool empty = false;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (tensor.size(static_cast<int64_t>(i)) != sizes[i]) return false;
-    empty = empty || sizes[i] == 0;
+  for (size_t i = 0; i < rank; ++i) {
+    if (tensor.size(static_cast<int64_t>(i)) != layout.sizes[i]) return false;
+    empty = empty || layout.sizes[i] == 0;
   }
-  for (size_t i = 0; i < sizes.size() && !empty; ++i) {
-    if (sizes[i] > 1 && tensor.stride(static_cast<int64_t>(i)) != strides[i]) return false;
+  for (size_t i = 0; i < rank && !empty; ++i) {
+    if (layout.sizes[i] > 1 && tensor.stride(static_cast<int64_t>(i)) != layout.strides[i]) {
+      return false;
+    }
   }
   return true;
 }
 
 bool is_column_major(const Tensor& tensor) {
-  const int64_t rank = tensor.dim();
-  if (rank < 2) return false;
-  std::vector<int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
-  const auto last = static_cast<size_t>(rank) - 1;
-  std::swap(sizes[last - 1], sizes[last]);
-  std::vector<int64_t> strides = contiguous_strides(sizes);
-  std::swap(sizes[last - 1], sizes[last]);
-  std::swap(strides[last - 1], strides[last]);
-  return has_layout(tensor, sizes, strides);
+  if (tensor.dim() < 2) return false;
+  Dims sizes = tensor.sizes();
+  std::swap(sizes[sizes.size() - 2], sizes.back());
+  return has_layout(tensor, transposed(contiguous(sizes)));
+}
+
+Tensor empty(const Layout& layout, ScalarType dtype, const Tensor& like) {
+  const auto rank = static_cast<int64_t>(layout.sizes.size());
+  AtenTensorHandle handle = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(rank, layout.sizes.data(), layout.strides.data(),
+                                                  static_cast<int32_t>(dtype), like.device_type(),
+                                                  like.get_device_index(), &handle));
+  return Tensor(handle, rank, dtype, like.device_type(), like.get_device_index());
+}
+
+Tensor zeros(const Layout& layout, ScalarType dtype, const Tensor& like) {
+  Tensor result = empty(layout, dtype, like);
+  fill_with_zeros(result);
+  return result;
+}
+
+void fill_with_zeros(const Tensor& tensor) {
+  TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(tensor.get()));
+}
+
+Tensor share(AtenTensorHandle handle) {
+  AtenTensorHandle shared = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(handle, &shared));
+  return Tensor(shared);
+}
+
+Readable dense(const Tensor& tensor, std::uintptr_t alignment) {
+  if (tensor.is_contiguous()) return aligned(tensor, alignment);
+  return {tensor, share(torch::stable::contiguous(to_stable(tensor)).get())};
+}
+
+Readable aligned(const Tensor& tensor, std::uintptr_t alignment) {
+  if (is_aligned(tensor, alignment)) return Readable(tensor);
+  return {tensor, share(torch::stable::clone(to_stable(tensor)).get())};
 }
 
 DLTensor dl_tensor(const Tensor& tensor) {
+  const bool cuda = tensor.is_cuda();
   DLTensor view{};
   view.data = tensor.data_ptr();
-  view.device.device_type = tensor.is_cuda() ? kDLCUDA : kDLCPU;
-  view.device.device_id = tensor.is_cuda() ? tensor.get_device_index() : 0;
+  view.device.device_type = cuda ? kDLCUDA : kDLCPU;
+  view.device.device_id = cuda ? tensor.get_device_index() : 0;
   view.ndim = static_cast<int32_t>(tensor.dim());
-  view.dtype = dl_dtype(dtype_of(tensor));
-  view.shape = const_cast<int64_t*>(tensor.sizes().data());
-  view.strides = const_cast<int64_t*>(tensor.strides().data());
+  view.dtype = dl_dtype(tensor.scalar_type());
+  view.shape = tensor.sizes_;
+  view.strides = tensor.strides_;
   return view;
 }
 

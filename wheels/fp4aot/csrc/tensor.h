@@ -1,27 +1,84 @@
-// What the operators need of a torch tensor: names for messages, allocation, and a DLTensor view.
+// What the operators need of a torch tensor, read once, and what they make of it: names for
+// messages, new tensors, copies that a kernel can read, and a DLTensor view.
 #pragma once
 
 #include <dlpack/dlpack.h>
-#include <torch/csrc/stable/tensor.h>
+#include <torch/csrc/stable/library.h>
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
+
+#include "dims.h"
 
 namespace fp4aot {
 
 using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
-// The dtype, also of tensors whose dtype torch's stable ABI of the wheel's floor cannot name.
-ScalarType dtype_of(const Tensor& tensor);
+// What an operator returns: torch owns the tensor from then on.
+struct NewTensor {
+  AtenTensorHandle handle;
+};
+
+// Owns a torch tensor. Unlike torch::stable::Tensor, it does so without a reference count of its
+// own on the heap, and asks torch for everything once instead of each time: an operator asks dozens
+// of times, and every question is a call into libtorch. Sizes and strides are torch's own arrays:
+// nothing here resizes a tensor.
+class Tensor {
+ public:
+  // Takes the handle over.
+  explicit Tensor(AtenTensorHandle handle);
+
+  AtenTensorHandle get() const { return handle_.get(); }
+  NewTensor release() { return {handle_.release()}; }
+
+  int64_t dim() const { return dim_; }
+  // Dimensions count from the end where `i` is negative.
+  int64_t size(int64_t i) const { return sizes_[i < 0 ? i + dim_ : i]; }
+  int64_t stride(int64_t i) const { return strides_[i < 0 ? i + dim_ : i]; }
+  Dims sizes() const { return {sizes_, static_cast<size_t>(dim_)}; }
+  Dims strides() const { return {strides_, static_cast<size_t>(dim_)}; }
+  ScalarType scalar_type() const { return dtype_; }
+  bool is_cuda() const;
+  bool is_cpu() const;
+  int32_t device_type() const { return device_type_; }
+  int32_t get_device_index() const { return device_index_; }
+
+  int64_t numel() const;
+  bool is_contiguous() const;
+  void* data_ptr() const { return data_; }
+
+ private:
+  friend DLTensor dl_tensor(const Tensor& tensor);
+  friend Tensor empty(const Layout& layout, ScalarType dtype, const Tensor& like);
+
+  // Reads the rest of what is known of a new tensor.
+  Tensor(AtenTensorHandle handle, int64_t dim, ScalarType dtype, int32_t device_type,
+         int32_t device_index);
+  void read_memory();
+
+  struct Delete {
+    void operator()(AtenTensorHandle handle) const { aoti_torch_delete_tensor_object(handle); }
+  };
+
+  std::unique_ptr<AtenTensorOpaque, Delete> handle_;
+  int64_t dim_ = 0;
+  int64_t* sizes_ = nullptr;
+  int64_t* strides_ = nullptr;
+  void* data_ = nullptr;
+  ScalarType dtype_ = ScalarType::Undefined;
+  int32_t device_type_ = 0;
+  int32_t device_index_ = 0;
+};
+
 // "torch.bfloat16", as Python prints it.
 std::string dtype_name(ScalarType dtype);
 // "[4, 128]"
+std::string list_text(const Dims& values);
 std::string shape_text(const Tensor& tensor);
-// "[128, 1]"
-std::string list_text(const std::vector<int64_t>& values);
 std::string strides_text(const Tensor& tensor);
 // "cuda:1"
 std::string device_text(const Tensor& tensor);
@@ -30,28 +87,62 @@ bool is_one_of(ScalarType dtype, std::initializer_list<ScalarType> accepted);
 bool same_device(const Tensor& left, const Tensor& right);
 // True when the data pointer is a multiple of `bytes`; true for a tensor without elements.
 bool is_aligned(const Tensor& tensor, std::uintptr_t bytes);
-
-// The tensor itself, or a contiguous copy on the current stream.
-Tensor dense(const Tensor& tensor);
-
-inline int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// Contiguous strides for `sizes`.
-std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
-// Uninitialised memory from torch's caching allocator, on the device of `like`.
-Tensor empty_strided(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                     ScalarType dtype, const Tensor& like);
-// Whether `tensor` has these sizes and strides; strides of dimensions of size 0 or 1 do not matter.
-bool has_layout(const Tensor& tensor, const std::vector<int64_t>& sizes,
-                const std::vector<int64_t>& strides);
-
+// Whether `tensor` has this layout; strides of dimensions of size 0 or 1 do not matter.
+bool has_layout(const Tensor& tensor, const Layout& layout);
 // Whether the transpose of the last two dimensions is contiguous.
 bool is_column_major(const Tensor& tensor);
 
+// Memory from torch's caching allocator, on the device of `like`.
+Tensor empty(const Layout& layout, ScalarType dtype, const Tensor& like);
+Tensor zeros(const Layout& layout, ScalarType dtype, const Tensor& like);
+// On the current stream.
+void fill_with_zeros(const Tensor& tensor);
+// Another reference to the same tensor.
+Tensor share(AtenTensorHandle handle);
+
+// A tensor as a kernel can read it: itself, or a copy that lives as long as this object. Borrows
+// the original.
+class Readable {
+ public:
+  explicit Readable(const Tensor& original) : original_(original) {}
+  Readable(const Tensor& original, Tensor copy) : original_(original), copy_(std::move(copy)) {}
+  const Tensor& operator*() const { return copy_.has_value() ? *copy_ : original_; }
+  const Tensor* operator->() const { return &**this; }
+
+ private:
+  const Tensor& original_;
+  std::optional<Tensor> copy_;
+};
+
+// The tensor if it is contiguous and its data aligned, else a copy on the current stream.
+Readable dense(const Tensor& tensor, std::uintptr_t alignment = 1);
+// The same for a tensor without gaps, whose strides stay as they are.
+Readable aligned(const Tensor& tensor, std::uintptr_t alignment);
+
 // A view that FlashInfer can read. Borrows torch's own size and stride arrays: `tensor` must
-// outlive it, and must not be resized meanwhile.
+// outlive it.
 DLTensor dl_tensor(const Tensor& tensor);
 
 }  // namespace fp4aot
+
+// How TORCH_BOX makes the arguments of an operator.
+namespace torch::stable::detail {
+
+template <>
+struct ToImpl<fp4aot::Tensor> {
+  static fp4aot::Tensor call(StableIValue value, uint64_t, bool) {
+    return fp4aot::Tensor(to<AtenTensorHandle>(value));
+  }
+};
+
+template <>
+struct ToImpl<std::optional<fp4aot::Tensor>> {
+  static std::optional<fp4aot::Tensor> call(StableIValue value, uint64_t, bool) {
+    // A tensor that is there comes as an integer on the heap, which is ours.
+    const std::unique_ptr<StableIValue> boxed(to<StableIValue*>(value));
+    if (boxed == nullptr) return std::nullopt;
+    return fp4aot::Tensor(to<AtenTensorHandle>(*boxed));
+  }
+};
+
+}  // namespace torch::stable::detail

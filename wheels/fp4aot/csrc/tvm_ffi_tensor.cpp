@@ -1,7 +1,6 @@
 #include "tvm_ffi_tensor.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/ops.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <exception>
@@ -16,8 +15,8 @@ namespace {
 
 // A torch tensor and its shape, kept alive until TVM-FFI drops its last reference.
 struct ManagedTensor {
-  ManagedTensor(Tensor kept, std::vector<int64_t> sizes, DLDataType dtype)
-      : tensor(std::move(kept)), shape(std::move(sizes)), managed{} {
+  ManagedTensor(Tensor kept, const Dims& sizes, DLDataType dtype)
+      : tensor(std::move(kept)), shape(sizes), managed{} {
     managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
     managed.manager_ctx = this;
     managed.deleter = [](DLManagedTensorVersioned* self) {
@@ -32,7 +31,7 @@ struct ManagedTensor {
   }
 
   Tensor tensor;
-  std::vector<int64_t> shape;
+  Dims shape;
   DLManagedTensorVersioned managed;
 };
 
@@ -57,8 +56,7 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_co
              void (*set_error)(void*, const char*, const char*)) {
   try {
     auto owner = std::make_unique<ManagedTensor>(
-        allocate_bytes(*prototype),
-        std::vector<int64_t>(prototype->shape, prototype->shape + prototype->ndim),
+        allocate_bytes(*prototype), Dims(prototype->shape, static_cast<size_t>(prototype->ndim)),
         prototype->dtype);
     *out = &owner.release()->managed;
     return 0;
@@ -77,13 +75,12 @@ const int allocator_status = TVMFFIEnvSetDLPackManagedTensorAllocator(
 
 }  // namespace
 
-OwningTensor::OwningTensor(const char* operator_name, const Tensor& tensor,
-                           std::vector<int64_t> shape)
-    : OwningTensor(operator_name, tensor, std::move(shape), dl_tensor(tensor).dtype) {}
+OwningTensor::OwningTensor(const char* operator_name, const Tensor& tensor, const Dims& shape)
+    : OwningTensor(operator_name, tensor, shape, dl_tensor(tensor).dtype) {}
 
-OwningTensor::OwningTensor(const char* operator_name, const Tensor& tensor,
-                           std::vector<int64_t> shape, DLDataType dtype) {
-  auto owner = std::make_unique<ManagedTensor>(tensor, std::move(shape), dtype);
+OwningTensor::OwningTensor(const char* operator_name, const Tensor& tensor, const Dims& shape,
+                           DLDataType dtype) {
+  auto owner = std::make_unique<ManagedTensor>(share(tensor.get()), shape, dtype);
   if (TVMFFITensorFromDLPackVersioned(&owner->managed, 0, 0, &handle_) != 0) {
     throw_raised_error(operator_name);
   }

@@ -4,8 +4,6 @@
 
 #include <tvm/ffi/c_api.h>
 
-#include <vector>
-
 #include "tensor.h"
 
 namespace fp4aot {
@@ -15,9 +13,9 @@ namespace fp4aot {
 // convert. Costs two small heap allocations; all other arguments cost none.
 class OwningTensor {
  public:
-  OwningTensor(const char* operator_name, const Tensor& tensor, std::vector<int64_t> shape);
+  OwningTensor(const char* operator_name, const Tensor& tensor, const Dims& shape);
   // The same with the bytes read as another dtype.
-  OwningTensor(const char* operator_name, const Tensor& tensor, std::vector<int64_t> shape,
+  OwningTensor(const char* operator_name, const Tensor& tensor, const Dims& shape,
                DLDataType dtype);
   ~OwningTensor();
   OwningTensor(const OwningTensor&) = delete;
