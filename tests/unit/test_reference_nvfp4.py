@@ -20,7 +20,7 @@ from test_reference_quantize import (
     ftz,
     hostile_matrix,
     invert,
-    largest,
+    largest_of_pairs,
     multiply,
     unpacked,
 )
@@ -66,7 +66,7 @@ def error(block, codes, code, scale, decode, config, row_maximum):
 def four_over_six_block(block, scale, config, row_maximum=0.0):
     """Return (E2M1 codes, scale code) of one block, an operation at a time as in the kernel."""
     block = [F32(ftz(value)) for value in block]
-    maximum = largest(block)
+    maximum = largest_of_pairs(block)
     if maximum == 0:
         return [0] * len(block), 0
     decode = invert(scale)

@@ -101,7 +101,9 @@ def fp4_quantize(
     A block with largest magnitude a, under global scale g, has the scale s = g * a / 6, rounded to
     E4M3 (NVFP4) or up to a power of two (MXFP4, g = 1); its values are x * g / s, rounded to E2M1.
     So x is about value * s / g. The arithmetic is that of FlashInfer's `cvt_warp_fp16_to_fp4` and
-    `cvt_warp_fp8_to_fp4` (`quantization_utils.cuh`). NaN becomes +6 and does not enter a. On the
+    `cvt_warp_fp8_to_fp4` (`quantization_utils.cuh`). NaN becomes +6 and does not enter a, unless
+    all of a block's elements in odd places are NaN: then a is NaN, and so is the block scale (0x7F,
+    or 0xFF for UE8M0). For float8 input, only a block of nothing but NaN has that scale. On the
     CPU a reciprocal is correctly rounded, which a GPU's is not, so a few codes may differ where a
     scaled value lies on a tie.
     """

@@ -39,6 +39,18 @@ def split(tensor: torch.Tensor, block: int) -> torch.Tensor:
     return tensor.reshape(*batch, columns // block, block).to(torch.float32)
 
 
+def maximum_of_pairs(elements: torch.Tensor) -> torch.Tensor:
+    """Return each block's largest magnitude as the kernels find it that work on pairs of elements.
+
+    They look at elements in even places and in odd places apart, ignoring NaN, and end with
+    ``even > odd ? even : odd`` (`cuda_max` in `cvt_warp_fp16_to_fp4`). So a block whose elements in
+    odd places are all NaN has the maximum NaN, and one with nothing but NaN in even places has the
+    largest of the odd ones.
+    """
+    even, odd = maximum(elements[..., 0::2]), maximum(elements[..., 1::2])
+    return torch.where(even > odd, even, odd)
+
+
 def maximum(elements: torch.Tensor) -> torch.Tensor:
     """Return each block's largest magnitude, ignoring NaN as the GPU's packed maximum does.
 

@@ -26,7 +26,7 @@ def nvfp4_kv_quantize(
     _checks.nvfp4_kv_quantize(input, global_scale)
     decode_scale = scales.flush_subnormals(global_scale.reshape(1, 1))
     quantized = nvfp4.standard(
-        blocks.split(input, 16), scales.reciprocal(decode_scale), decode_scale
+        blocks.split(input, 16), scales.reciprocal(decode_scale), decode_scale, blocks.maximum
     )
     return quantized.packed(), quantized.scale_codes
 

@@ -8,6 +8,7 @@ that is not the GPU's is the reciprocal: see `scales.reciprocal` for what may di
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,15 +45,19 @@ def quantize(
 
 
 def standard(
-    elements: torch.Tensor, encode_scale: torch.Tensor, decode_scale: torch.Tensor
+    elements: torch.Tensor,
+    encode_scale: torch.Tensor,
+    decode_scale: torch.Tensor,
+    find_maximum: Callable[[torch.Tensor], torch.Tensor] = blocks.maximum_of_pairs,
 ) -> Blocks:
     """Scale each block so that its maximum becomes 6.
 
     The block scale is multiplied by `encode_scale` before it is rounded, and by `decode_scale`
-    afterwards. Each is the other's reciprocal, and kernels differ in which of the two is given.
+    afterwards. Each is the other's reciprocal, and kernels differ in which of the two is given, and
+    in what NaN does to the maximum.
     """
     elements = scales.flush_subnormals(elements)
-    maximum = blocks.maximum(elements)
+    maximum = find_maximum(elements)
     scale_codes = scales.encode_e4m3(scales.multiply(blocks.sixth(maximum), encode_scale))
     output_scale = _output_scale(scales.decode_e4m3(scale_codes), decode_scale)
     output_scale = output_scale.masked_fill(maximum == 0.0, 0.0)
@@ -89,7 +94,7 @@ def _four_over_six(
 
     A block whose maximum is zero gets nothing but zero bytes, even for -0 and NaN.
     """
-    maximum = blocks.maximum(elements)
+    maximum = blocks.maximum_of_pairs(elements)
     decode_scale = scales.reciprocal(factor)
     scale_for_6 = scales.multiply(blocks.sixth(maximum), factor)
     scale_for_4 = scales.multiply(scale_for_6, 1.5)

@@ -115,7 +115,7 @@ def row_factors(global_scale: torch.Tensor, inversed: bool = False) -> torch.Ten
 def _quantize_to_mxfp4(elements: torch.Tensor) -> Blocks:
     """Quantize float16 or bfloat16 elements with UE8M0 scales. No global scale enters."""
     elements = scales.flush_subnormals(elements)
-    scale = blocks.sixth(blocks.maximum(elements))
+    scale = blocks.sixth(blocks.maximum_of_pairs(elements))
     scale_codes = scales.encode_ue8m0_round_up(scale)
     output_scale = scales.inverse_power_of_two(scale_codes).masked_fill(scale == 0.0, 0.0)
     return Blocks(blocks.encode(elements, output_scale), scale_codes)

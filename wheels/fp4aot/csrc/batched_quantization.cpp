@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "bulk_copy_rows.h"
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
-#include "fp8_rows.h"
 #include "kernel_table.h"
 #include "recipe.h"
 #include "row_view.h"
@@ -129,7 +129,7 @@ void clear_padding_columns(const Batch& experts, const Tensor& block_scales) {
   if (experts.k / kBlock % 4 != 0) fill_with_zeros(block_scales);
 }
 
-// FlashInfer 0.7.2 cannot quantize fp8 input of many rows in one call (fp8_rows.h says why):
+// FlashInfer 0.7.2 cannot quantize fp8 input of many rows in one call (bulk_copy_rows.h says why):
 // each matrix is quantized by itself, in parts of whole scale tiles.
 void launch_fp8(const Tensor& a, const Tensor& global_scale, const Batch& batch, int64_t recipe,
                 const Tensor& values, const Tensor& block_scales, const LaunchScope& scope,

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "bulk_copy_rows.h"
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
-#include "fp8_rows.h"
 #include "kernel_table.h"
 #include "recipe.h"
 #include "row_view.h"
@@ -128,10 +128,15 @@ Problem describe(const Tensor& input, const std::optional<Tensor>& global_scale,
 }
 
 int64_t rows_of_part(const Tensor& input, const Problem& problem, const Format& format) {
-  const bool refused = input.scalar_type() == ScalarType::Float8_e4m3fn &&
-                       format.sf_vec_size == 16 && problem.m >= kFp8RowLimit &&
-                       problem.k % 512 == 0;
-  return refused ? kFp8RowsOfPart : problem.m;
+  const bool by_bulk_copies =
+      format.sf_vec_size == 16 && problem.m >= kBulkCopyRows && problem.k % kBulkCopyColumns == 0;
+  if (!by_bulk_copies) return problem.m;
+  if (input.scalar_type() == ScalarType::Float8_e4m3fn) return kFp8RowsOfPart;
+  const int64_t padded_rows = !format.is_sf_swizzled_layout
+                                  ? problem.m
+                                  : round_up(problem.m, format.is_sf_8x4_layout ? 8 : 128);
+  const bool within_the_buffer = padded_rows % kBulkCopyTile == 0;
+  return within_the_buffer ? problem.m : problem.m / kBulkCopyTile * kBulkCopyTile;
 }
 
 void launch(const Tensor& original, const Problem& problem,
