@@ -15,7 +15,7 @@ from test_tactics_table import WHEEL, make_entry, make_section, make_table
 
 from fp4aot import tactics
 from fp4aot._manifest import Manifest
-from fp4aot._tactics import active, file, wheel
+from fp4aot._tactics import active, at_import, file, wheel
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.table import Choice, Table
 
@@ -139,6 +139,14 @@ def test_a_default_device_is_not_touched(operator: Operator) -> None:
 
 
 # At import
+
+
+def test_nothing_is_loaded_at_import_unless_it_is_asked_for(tmp_path: Path) -> None:
+    assert not at_import.is_asked_for(tmp_path, {})
+    assert not at_import.is_asked_for(tmp_path, {"FP4AOT_TACTICS": ""})
+    assert at_import.is_asked_for(tmp_path, {"FP4AOT_TACTICS": "table.json"})
+    (tmp_path / "tactics.json").touch()
+    assert at_import.is_asked_for(tmp_path, {})
 
 
 def load_at_import(operator: Operator, package: Path, environment: dict[str, str]) -> None:

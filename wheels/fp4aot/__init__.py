@@ -9,11 +9,15 @@ is a launch: no compiler, no subprocess, no file, no import; `torch.compile(full
 
 from __future__ import annotations
 
-from fp4aot import _library
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fp4aot import _library, _manifest
+from fp4aot._tactics import at_import
 
 _MANIFEST = _library.load()
 
-from fp4aot import nn, tactics  # noqa: E402 (the operators must exist first)
+from fp4aot import nn  # noqa: E402 (the operators must exist first)
 from fp4aot._recipes import (  # noqa: E402
     NVFP44Over6Config,
     NVFP44Over6ErrMode,
@@ -46,9 +50,23 @@ from fp4aot.quantization import (  # noqa: E402
 )
 from fp4aot.shuffle import shuffle_matrix_a, shuffle_matrix_sf_a  # noqa: E402
 
+if TYPE_CHECKING:
+    from fp4aot import tactics
+
 __version__ = _MANIFEST.version
 
-tactics._load_at_import(_MANIFEST)
+if at_import.is_asked_for(_manifest.PACKAGE):
+    from fp4aot import tactics
+
+    tactics._load_at_import(_MANIFEST)
+
+
+def __getattr__(name: str) -> Any:
+    # It takes a fifth of what this import takes, and few need it.
+    if name == "tactics":
+        return importlib.import_module("fp4aot.tactics")
+    raise AttributeError(f"module 'fp4aot' has no attribute {name!r}")
+
 
 __all__ = [
     "NVFP44Over6Config",

@@ -12,12 +12,10 @@ from pathlib import Path
 import torch
 
 from fp4aot._tactics import file
+from fp4aot._tactics.at_import import SHIPPED, VARIABLE
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.table import OUT_DTYPES, Choice, Table, merge, shared_capabilities
 from fp4aot._tactics.wheel import Wheel
-
-VARIABLE = "FP4AOT_TACTICS"
-SHIPPED = "tactics.json"
 
 SetTable = Callable[[torch.Tensor], object]
 """`torch.ops.fp4aot._set_mm_fp4_tactics`: replaces the operator's whole table."""
