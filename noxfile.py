@@ -1,4 +1,5 @@
-"""The project's commands: ``nox -s wheel``, ``test``, ``unit``, ``lint``, ``gpu``.
+"""The project's commands: ``nox -s wheel``, ``test``, ``unit``, ``lint``, ``gpu``, ``benchmarks``,
+``lowered``, ``build_time``.
 
 Everything is written below ``build/`` and ``dist/``; nothing but Python, git and a C++ compiler is
 expected of the machine.
@@ -136,4 +137,48 @@ def check_style(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Test the wheel that is installed in the current environment on this machine's GPU."""
-    session.run("python", "-m", "pytest", "tests/gpu", *session.posargs, external=True)
+    session.run("python", "tests/gpu/run.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def benchmarks(session: nox.Session) -> None:
+    """Measure the wheel that is installed in the current environment on this machine's GPU."""
+    posargs = session.posargs or ["--json", str(ROOT / "build" / "benchmarks.json")]
+    session.run("python", "tests/benchmarks/run.py", *posargs, external=True)
+
+
+@nox.session
+def build_time(session: nox.Session) -> None:
+    """Time a cold build beside FlashInfer's own ahead-of-time build of the same modules."""
+    session.install(*group("build"))
+    posargs = session.posargs or ["--json", str(ROOT / "build" / "build_time.json")]
+    session.run("python", "tests/benchmarks/build_time.py", *posargs)
+
+
+@nox.session
+def lowered(session: nox.Session) -> None:
+    """Build what runs Blackwell's kernels on a Hopper, for tests: no GPU is needed here.
+
+    `.lowered/` gets the wheel, the checks of each lowered instruction, and a FlashInfer whose
+    modules are made of the same objects, all of it for a machine with a Hopper GPU.
+    """
+    session.install(*group("build"))
+    report = build_wheel(session, "lowered")
+    out = ROOT / ".lowered"
+    for part in ("wheel", "checks", "flashinfer"):
+        shutil.rmtree(out / part, ignore_errors=True)
+    (out / "wheel").mkdir(parents=True)
+    shutil.copy2(report["wheel"], out / "wheel")
+    session.run("python", "tests/lowering/build.py", toolkit(session), str(out / "checks"))
+    session.run("python", "tests/flashinfer_beside/build.py", str(out / "flashinfer"))
+    session.log("on a machine with a Hopper GPU, with this checkout and .lowered/ in it:")
+    session.log("  pip install --no-deps .lowered/wheel/*.whl")
+    session.log("  python .lowered/checks/check.py")
+    session.log("  FP4AOT_FLASHINFER_BUNDLE=.lowered/flashinfer python tests/gpu/run.py")
+    session.log("  python tests/benchmarks/run.py --flashinfer .lowered/flashinfer")
+
+
+def toolkit(session: nox.Session) -> str:
+    """Return the folder of the CUDA toolkit that builds use."""
+    found = json.loads(session.run("python", "-m", "aot", "toolchain", "--json", silent=True))
+    return next(candidate["place"] for candidate in found if candidate["accepted"])

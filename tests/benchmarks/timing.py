@@ -140,7 +140,8 @@ def measure_group(
         except Exception as error:
             if not contender.may_fail:
                 raise
-            failures.append(Failure(group, contender.name, f"{type(error).__name__}: {error}"))
+            reason = str(error).strip().partition("\n")[0]
+            failures.append(Failure(group, contender.name, f"{type(error).__name__}: {reason}"))
             continue
         if contender.checked:
             repeats = contender.calls if contender.results is None else contender.results

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gpusuite.compare import assert_equal
+from gpusuite.memory import Guarded
 
 import fp4aot
 from fp4aot._reference import kv_cache as reference
 from fp4aot._reference import quantize
+
+pytestmark = [
+    pytest.mark.subject("nvfp4_kv_dequantize"),
+    pytest.mark.needs("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
+]
+AGAINST = "values, reference on the CPU"
 
 plain = torch.ops.fp4aot.nvfp4_kv_dequantize
 paged = torch.ops.fp4aot.nvfp4_kv_dequantize_paged
@@ -33,17 +41,18 @@ def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("columns", [16, 48, 2048, 7168])
 @pytest.mark.parametrize("rows", [0, 1, 7, 33, 129, 4096])
-def test_plain_equals_the_reference(rows, columns, dtype):
+def test_plain_equals_the_reference(details, rows, columns, dtype):
     arguments = draw(rows, columns)
     expected = reference.nvfp4_kv_dequantize(*arguments, dtype)
     on_gpu = [tensor.cuda() for tensor in arguments]
-    out = poisoned(rows, columns, dtype=dtype)
-    plain.out(*on_gpu, out=out)
-    torch.testing.assert_close(out.cpu(), expected, rtol=0, atol=0)
-    assert torch.equal(fp4aot.nvfp4_kv_dequantize(*on_gpu, dtype).cpu(), expected)
+    out = Guarded.like(expected.cuda())
+    plain.out(*on_gpu, out=out.tensor)
+    out.check()
+    assert_equal(details, AGAINST, out.tensor.cpu(), expected)
+    assert_equal(details, AGAINST, fp4aot.nvfp4_kv_dequantize(*on_gpu, dtype).cpu(), expected)
 
 
-def test_all_codes_and_all_scales():
+def test_all_codes_and_all_scales(details):
     """Every pair of e2m1 codes under every finite E4M3 scale."""
     codes = torch.arange(256, dtype=torch.uint8).repeat(254).reshape(254, 256)
     finite = torch.tensor([c for c in range(256) if c not in (0x7F, 0xFF)], dtype=torch.uint8)
@@ -51,7 +60,7 @@ def test_all_codes_and_all_scales():
     scale = torch.tensor([0.37])
     expected = reference.nvfp4_kv_dequantize(codes, scales, scale, torch.bfloat16)
     got = plain(codes.cuda(), scales.cuda(), scale.cuda(), torch.bfloat16)
-    assert torch.equal(got.cpu().view(torch.int16), expected.view(torch.int16))
+    assert_equal(details, AGAINST, got.cpu(), expected)
 
 
 def test_float8_scales_strided_and_misaligned_input():
@@ -82,7 +91,8 @@ def draw_pages(order, k_dim=128, v_dim=64, pages=64, page_size=16, heads=4):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(("layout", "order"), [(0, (0, 1, 2, 3)), (1, (0, 2, 1, 3))])
-def test_paged_equals_the_reference(layout, order, index_dtype, dtype):
+@pytest.mark.subject("nvfp4_kv_dequantize_paged")
+def test_paged_equals_the_reference(details, layout, order, index_dtype, dtype):
     k_cache, v_cache, k_scales, v_scales, k_scale, v_scale = draw_pages(order)
     tables = torch.randperm(64)[:60].reshape(5, 12).to(index_dtype)
     tables[3, 1] = -1  # an unmapped page is skipped
@@ -92,7 +102,7 @@ def test_paged_equals_the_reference(layout, order, index_dtype, dtype):
     expected = reference.nvfp4_kv_dequantize_paged(*arguments, 190, dtype, layout)
     on_gpu = [tensor.cuda() for tensor in arguments]
     for got, want in zip(paged(*on_gpu, 190, dtype, layout), expected, strict=True):
-        assert torch.equal(got.cpu(), want)
+        assert_equal(details, AGAINST, got.cpu(), want)
     # Positions that are not written keep what they held.
     buffers = [torch.full_like(tensor, -123.0, device="cuda") for tensor in expected]
     paged.out(*on_gpu, layout, output_k=buffers[0], output_v=buffers[1])
@@ -103,9 +113,10 @@ def test_paged_equals_the_reference(layout, order, index_dtype, dtype):
                 page = int(tables[batch, position // 16])
                 if 0 <= page < 64:
                     kept[batch, position] = want[batch, position]
-        assert torch.equal(buffer.cpu(), kept)
+        assert_equal(details, AGAINST, buffer.cpu(), kept)
 
 
+@pytest.mark.subject("nvfp4_kv_dequantize_paged")
 def test_paged_cache_views_of_one_stacked_tensor():
     """Serving stacks keep K and V in one tensor: the views are strided."""
     k_cache, v_cache, k_scales, v_scales, k_scale, v_scale = draw_pages((0, 1, 2, 3), v_dim=128)
@@ -158,6 +169,7 @@ def test_graph_replay_equals_eager_on_new_data():
         assert torch.equal(functional.cpu(), reference.nvfp4_kv_dequantize(*fresh, torch.float16))
 
 
+@pytest.mark.subject("nvfp4_kv_dequantize_paged")
 def test_paged_graph_replay_equals_eager_on_new_lengths():
     k_cache, v_cache, k_scales, v_scales, k_scale, v_scale = draw_pages((0, 1, 2, 3))
     tables = torch.randperm(64)[:40].reshape(4, 10).int()
@@ -203,39 +215,7 @@ def test_export_equals_eager():
         assert torch.equal(program.module()(*arguments), Layer()(*arguments))
 
 
-def test_the_launch_is_on_torchs_current_stream():
-    """Work that is still running on a side stream is seen, and the call does not wait for it."""
-    fresh = draw(2048, 2048, 3)
-    packed, scales, scale = (tensor.cuda() for tensor in draw(2048, 2048))
-    pinned = [tensor.pin_memory() for tensor in fresh]
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)
-        for target, source in zip((packed, scales, scale), pinned, strict=True):
-            target.copy_(source, non_blocking=True)
-        result = plain(packed, scales, scale, torch.bfloat16)
-    assert not stream.query(), "the call waited for the device"
-    stream.synchronize()
-    assert torch.equal(result.cpu(), reference.nvfp4_kv_dequantize(*fresh, torch.bfloat16))
-
-
-@pytest.mark.parametrize("operator", ["plain", "paged"])
-def test_opcheck(operator):
-    if operator == "plain":
-        arguments = (*(tensor.cuda() for tensor in draw(33, 256)), torch.bfloat16)
-        torch.library.opcheck(plain.default, arguments)
-        out = poisoned(33, 256, dtype=torch.float16)
-        torch.library.opcheck(plain.out, arguments[:3], {"out": out})
-        return
-    k_cache, v_cache, k_scales, v_scales, k_scale, v_scale = draw_pages((0, 1, 2, 3))
-    tables = torch.randperm(64)[:20].reshape(2, 10).int()
-    lengths = torch.tensor([150, 33], dtype=torch.int32)
-    arguments = [k_cache, v_cache, k_scales, v_scales, tables, lengths, k_scale, v_scale]
-    on_gpu = [tensor.cuda() for tensor in arguments]
-    torch.library.opcheck(paged.default, (*on_gpu, 150, torch.bfloat16, 0))
-
-
+@pytest.mark.subject("e2m1_and_ufp8sf_scale_to_float")
 def test_plain_pytorch_operators_do_not_synchronise_and_can_be_captured():
     """Two operators have no device kernel in FlashInfer: PyTorch runs them, and must not wait."""
     values = torch.randn(33, 320).to(torch.bfloat16)

@@ -1,0 +1,106 @@
+"""A few calls of every operator, for compute-sanitizer: ``python tests/gpu/sanitizer_pass.py``.
+
+Inputs come from the CPU and results go back to it, so that nearly all kernels that run are this
+package's own. Run it with ``PYTORCH_NO_CUDA_MEMORY_CACHING=1``: then each tensor is an allocation
+of its own, and an access just beyond it is seen.
+
+Prints one line for each result; the last is "done".
+
+With ``--products-into-buffers`` products are written only to buffers that have been filled before:
+initcheck does not see that bulk tensor copies (TMA) write memory, and would report every product
+that is copied back. Nor does it see what they read, which is how the GEMM reads its factors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gpusuite.memory import poisoned_like
+from gpusuite.wheel import ON_EVERY_DEVICE, covers
+
+from fp4aot._reference import quantize
+from fp4aot._selftest.checks import out_form
+from fp4aot._selftest.inputs import blocks, cases
+
+PRODUCTS_INTO_BUFFERS = "--products-into-buffers"
+MOST_BYTES = 64 << 10
+MOST_CASES = 3
+GEMM_TACTICS = 2
+
+
+def is_short(case, seen: int) -> bool:
+    """Choose what is small; all formats of the one operator that has several kernels."""
+    if case.operator == "fp4_quantize" and "many rows" in case.variant:
+        return True
+    tensors = [a for a in case.arguments if isinstance(a, torch.Tensor)]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return seen == 0 or (
+        size <= MOST_BYTES and (seen < MOST_CASES or case.operator == "fp4_quantize")
+    )
+
+
+def main() -> None:
+    seen: Counter[str] = Counter()
+    for case in cases():
+        if case.operator in ON_EVERY_DEVICE or case.devices != "any" or not covers(case.operator):
+            continue
+        if not is_short(case, seen[case.operator]):
+            continue
+        seen[case.operator] += 1
+        call(case.operator, case.variant, case.arguments, case.reference, case.tie_tolerance)
+        if case.operator == "mm_fp4":
+            for tactic in range(GEMM_TACTICS):
+                arguments = (*case.arguments, tactic)
+                variant = f"{case.variant}, tactic {tactic}"
+                call(case.operator, variant, arguments, case.reference, case.tie_tolerance)
+    odd_rows()
+    assert seen, "this wheel holds no image for this device"
+    print("done")
+
+
+def odd_rows() -> None:
+    """Add rows that fill no tile of the kernel with bulk copies, in every layout."""
+    if not covers("fp4_quantize"):
+        return
+    values = blocks(torch.Generator().manual_seed(1), 1025, 512).to(torch.bfloat16)
+    scale = (2600 / values.float().abs().max()).reshape(1)
+    for name, flags in {
+        "128x4": (True, False),
+        "8x4": (True, True),
+        "linear": (False, False),
+    }.items():
+        arguments = (values, scale, 16, False, *flags)
+        call("fp4_quantize", f"1025 rows, {name}", arguments, quantize.fp4_quantize, 2e-3)
+
+
+def call(operator, variant, arguments, reference, tolerance) -> None:
+    packet = getattr(torch.ops.fp4aot, operator)
+    moved = tuple(a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments)
+    expected = reference(*arguments)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    results = expected
+    if operator != "mm_fp4" or PRODUCTS_INTO_BUFFERS not in sys.argv:
+        results = packet.default(*moved)
+        results = results if isinstance(results, tuple) else (results,)
+    inputs, names = out_form(packet, moved)
+    # From the CPU: a kernel of torch's that fills them would be checked as well.
+    buffers = {name: poisoned_like(e, 0).cuda() for name, e in zip(names, expected, strict=True)}
+    packet.out(*inputs, **buffers)
+    torch.cuda.synchronize()
+    for name, got, want in zip(names, results, expected, strict=True):
+        differing = int((got.cpu() != want).sum())
+        into = int((buffers[name].cpu() != want).sum())
+        print(f"{operator}, {variant}, {name}: {differing}, {into} of {want.numel()} differ")
+        limit = 16 + max(tolerance, 0.0) * want.numel()
+        assert max(differing, into) <= limit
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
