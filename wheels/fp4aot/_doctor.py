@@ -10,6 +10,7 @@ import torch
 
 import fp4aot
 from fp4aot import _manifest, _registration
+from fp4aot.integrations import describe
 
 # The oldest driver of the R5xx branch that runs CUDA applications of a major version; NVIDIA's
 # "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
@@ -63,6 +64,8 @@ class Report:
         Everything that does not fit.
     absent
         Operators for which this wheel holds no kernel at all.
+    integrations
+        What uses the operators without being told to.
     """
 
     manifest: _manifest.Manifest
@@ -73,6 +76,7 @@ class Report:
     devices: tuple[Device, ...]
     problems: tuple[Problem, ...]
     absent: tuple[str, ...] = ()
+    integrations: describe.Integrations | None = None
 
     @property
     def ok(self) -> bool:
@@ -118,6 +122,7 @@ class Report:
             "driver_cuda": self.driver_cuda,
             "devices": [asdict(device) for device in self.devices],
             "problems": [asdict(problem) for problem in self.problems],
+            "integrations": asdict(self.integrations) if self.integrations else None,
         }
 
 
@@ -144,6 +149,7 @@ def examine() -> Report:
         devices=devices,
         problems=tuple(find_problems(manifest, driver, torch.version.cuda, devices, absent)),
         absent=absent,
+        integrations=describe.describe(),
     )
 
 
@@ -288,6 +294,8 @@ def render(report: Report) -> str:
         lines.append(f"           runs:    {', '.join(device.runs) or 'nothing'}")
         if device.missing:
             lines.append(f"           missing: {', '.join(device.missing)}")
+    if report.integrations is not None:
+        lines += ["", "integrations", *report.integrations.lines()]
     for problem in report.problems:
         lines += ["", f"PROBLEM  {problem.what}", f"DO       {problem.remedy}"]
     return "\n".join([*lines, "", report.verdict])

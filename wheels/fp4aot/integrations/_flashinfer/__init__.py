@@ -1,0 +1,1 @@
+"""FlashInfer's names, what stands for each of them, and when."""

@@ -1,0 +1,178 @@
+"""Which names of FlashInfer's are replaced, by what, and which operators that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fp4aot.integrations._flashinfer import gemm, kv_cache, layouts, modules, quantize
+from fp4aot.integrations._flashinfer.call import Context, Function, Original
+
+_QUANTIZATION = "flashinfer.quantization.fp4_quantization"
+_ACTIVATION = "flashinfer.activation"
+_GEMM = "flashinfer.gemm.gemm_base"
+
+BLACKWELL = (10, 0)
+AMPERE = (8, 0)
+
+
+@dataclass(frozen=True)
+class PublicFunction:
+    """A function that people call.
+
+    Parameters
+    ----------
+    module, name
+        Where FlashInfer defines it. Other modules bind it too.
+    make
+        Makes its replacement.
+    operators
+        Operators with compiled kernels that the replacement may call.
+    keywords
+        Keyword-only parameters that some versions of FlashInfer have and the replacement does not;
+        a call that passes one goes to FlashInfer.
+    lowest
+        Compute capability from which FlashInfer offers it.
+    """
+
+    module: str
+    name: str
+    make: Callable[[Original, Context], Function]
+    operators: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    lowest: tuple[int, int] = BLACKWELL
+
+
+@dataclass(frozen=True)
+class ModuleGetter:
+    """A function by which FlashInfer's own Python gets a compiled module.
+
+    Parameters
+    ----------
+    module, name
+        Where FlashInfer defines it.
+    make
+        Makes its replacement.
+    operators
+        Operators with compiled kernels that the module's functions call.
+    lowest
+        Compute capability from which FlashInfer offers it.
+    """
+
+    module: str
+    name: str
+    make: Callable[[Function, Context], Function]
+    operators: tuple[str, ...]
+    lowest: tuple[int, int] = BLACKWELL
+
+
+_BATCH_INVARIANT = ("batch_invariant",)
+
+PUBLIC_FUNCTIONS = (
+    PublicFunction(
+        *(_QUANTIZATION, "fp4_quantize", quantize.fp4_quantize),
+        operators=("fp4_quantize",),
+        keywords=_BATCH_INVARIANT,
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "nvfp4_quantize", quantize.nvfp4_quantize),
+        operators=("fp4_quantize", "nvfp4_quantize_per_token", "block_scale_interleave"),
+        keywords=_BATCH_INVARIANT,
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "mxfp4_quantize", quantize.mxfp4_quantize),
+        operators=("fp4_quantize",),
+        keywords=_BATCH_INVARIANT,
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "nvfp4_batched_quantize", quantize.nvfp4_batched_quantize),
+        operators=("nvfp4_batched_quantize",),
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "scaled_fp4_grouped_quantize", quantize.scaled_fp4_grouped_quantize),
+        operators=("scaled_fp4_grouped_quantize",),
+    ),
+    PublicFunction(
+        *(_ACTIVATION, "silu_and_mul_scaled_nvfp4_experts_quantize"),
+        quantize.silu_and_mul_scaled_nvfp4_experts_quantize,
+        operators=("silu_and_mul_scaled_nvfp4_experts_quantize",),
+    ),
+    # `nvfp4_block_scale_interleave` is the same function by its older name.
+    PublicFunction(
+        *(_QUANTIZATION, "block_scale_interleave", layouts.block_scale_interleave),
+        operators=("block_scale_interleave",),
+        keywords=("out",),
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "e2m1_and_ufp8sf_scale_to_float"),
+        layouts.e2m1_and_ufp8sf_scale_to_float,
+    ),
+    PublicFunction(_QUANTIZATION, "mxfp4_dequantize", layouts.mxfp4_dequantize),
+    PublicFunction(
+        *(_QUANTIZATION, "mxfp4_dequantize_host", layouts.mxfp4_dequantize_host),
+        operators=("mxfp4_dequantize_host",),
+    ),
+    PublicFunction(_QUANTIZATION, "shuffle_matrix_a", layouts.shuffle_matrix_a),
+    PublicFunction(
+        *(_QUANTIZATION, "shuffle_matrix_sf_a", layouts.shuffle_matrix_sf_a),
+        operators=("block_scale_interleave",),
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "nvfp4_kv_quantize", kv_cache.nvfp4_kv_quantize),
+        operators=("nvfp4_kv_quantize",),
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "nvfp4_kv_dequantize", kv_cache.nvfp4_kv_dequantize),
+        operators=("nvfp4_kv_dequantize",),
+        lowest=AMPERE,
+    ),
+    PublicFunction(
+        *(_QUANTIZATION, "nvfp4_kv_dequantize_paged", kv_cache.nvfp4_kv_dequantize_paged),
+        operators=("nvfp4_kv_dequantize_paged",),
+        lowest=AMPERE,
+    ),
+    PublicFunction(
+        *(_GEMM, "mm_fp4", gemm.mm_fp4),
+        operators=("mm_fp4",),
+        keywords=_BATCH_INVARIANT,
+    ),
+)
+
+MODULE_GETTERS = (
+    ModuleGetter(
+        *(_QUANTIZATION, "get_fp4_quantization_module", modules.quantization),
+        operators=(
+            "fp4_quantize",
+            "nvfp4_quantize_per_token",
+            "nvfp4_batched_quantize",
+            "scaled_fp4_grouped_quantize",
+            "silu_and_mul_scaled_nvfp4_experts_quantize",
+            "block_scale_interleave",
+            "mxfp4_dequantize_host",
+        ),
+    ),
+    ModuleGetter(
+        *(_QUANTIZATION, "get_fp4_kv_quantization_module", modules.kv_quantization),
+        operators=("nvfp4_kv_quantize",),
+    ),
+    ModuleGetter(
+        *(_QUANTIZATION, "get_fp4_kv_dequantization_module", modules.kv_dequantization),
+        operators=("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
+        lowest=AMPERE,
+    ),
+    ModuleGetter(
+        *(_GEMM, "get_gemm_sm100_module_cutlass_fp4", modules.cutlass_gemm),
+        operators=("mm_fp4",),
+    ),
+    ModuleGetter(
+        *(_GEMM, "get_gemm_sm103_module_cutlass_fp4", modules.cutlass_gemm),
+        operators=("mm_fp4",),
+    ),
+    ModuleGetter(
+        *(_GEMM, "get_gemm_sm120_module_cutlass_fp4", modules.cutlass_gemm),
+        operators=("mm_fp4",),
+    ),
+)
+
+OLDEST_WITH_GETTERS = (0, 7)
+"""Before, the functions of the compiled modules have other arguments."""
