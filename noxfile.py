@@ -1,5 +1,5 @@
 """The project's commands: ``nox -s wheel``, ``test``, ``unit``, ``lint``, ``gpu``, ``benchmarks``,
-``lowered``, ``build_time``.
+``lowered``, ``build_time``, ``integrations``.
 
 Everything is written below ``build/`` and ``dist/``; nothing but Python, git and a C++ compiler is
 expected of the machine.
@@ -110,6 +110,17 @@ def test(session: nox.Session) -> None:
         *("python", "-m", "pytest", "tests/wheel", *session.posargs),
         env={"FP4AOT_REPORT": str(REPORT)},
     )
+    # The failure that this package is for, in SGLang's own code; `integrations` runs all of it.
+    session.run("python", "-m", "pytest", "tests/integrations/test_original_failure.py")
+
+
+@nox.session
+def integrations(session: nox.Session) -> None:
+    """Run SGLang's and vLLM's own code against the wheel: downloads 465 MB, takes 15 minutes."""
+    session.install(*group("build", "torch", "test"))
+    report = build_wheel(session, "quick")
+    session.install("--no-deps", "--force-reinstall", report["wheel"])
+    session.run("python", "-m", "pytest", "tests/integrations", *session.posargs)
 
 
 @nox.session

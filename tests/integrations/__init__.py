@@ -1,0 +1,1 @@
+"""The servers' own code, from their wheels, run against fp4aot."""
