@@ -180,7 +180,8 @@ def main() -> int:
         parts.append(
             f"With a compiler (CUDA 13.0, {arguments.jit_machine}), stock FlashInfer's first call "
             f"takes about {arguments.jit_seconds:.0f} s more, once for each machine and version: "
-            "it compiles `fp4_quantization_120f` (measured beside other work; linking not counted).\n"
+            "it compiles `fp4_quantization_120f` (measured beside other work; linking not "
+            "counted).\n"
         )
     if arguments.gpu:
         parts += [GPU, tables(json.loads(arguments.gpu.read_text())) + "\n"]
