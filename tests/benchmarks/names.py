@@ -8,6 +8,7 @@ QUANTIZE_SMALL: Final = "fp4_quantize [1, 256] bfloat16"
 QUANTIZE_WIDE: Final = "fp4_quantize [4, 7168] bfloat16"
 GEMM_SIZES: Final = ((1, 256), (16, 256), (1, 4096), (16, 4096))
 STACK_LAYERS: Final = 16
+LAYER: Final = ("weight", "weight_scale", "alpha", "input_global_scale")
 STACK: Final = f"a model of {STACK_LAYERS} fp4_linear layers, m=1 n=k=256, time of one layer"
 REPLAY_SMALL: Final = "graph replay: fp4_quantize [1, 256], GPU time a call"
 REPLAY_LARGE: Final = "graph replay: fp4_quantize [4096, 7168], GPU time a call"

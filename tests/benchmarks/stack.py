@@ -72,6 +72,26 @@ class Problem:
         return call
 
 
+class Model(torch.nn.Module):
+    """The layers as a module, as models are: what it holds does not move between calls.
+
+    `torch.compile` then need not look at each tensor in every call, nor copy it into a graph.
+    """
+
+    def __init__(self, layers: tuple[tuple[torch.Tensor, ...], ...]) -> None:
+        super().__init__()
+        for index, layer in enumerate(layers):
+            for name, tensor in zip(names.LAYER, layer, strict=True):
+                self.register_buffer(f"{name}_{index}", tensor)
+        self.count = len(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the layers."""
+        for index in range(self.count):
+            x = fp4aot.fp4_linear(x, *(getattr(self, f"{name}_{index}") for name in names.LAYER))
+        return x
+
+
 def contenders(problem: Problem, flashinfer: ModuleType | None) -> list[Contender]:
     """Ways to apply the stack."""
     x, layers = problem.x, problem.layers
@@ -82,9 +102,15 @@ def contenders(problem: Problem, flashinfer: ModuleType | None) -> list[Contende
         return x
 
     def compiled(mode: str | None = None) -> Callable[[], Any]:
-        own = with_own_code(model, f"stack_{mode}")
-        graph = torch.compile(own, fullgraph=True, dynamic=False, mode=mode)
-        return lambda: graph(x)
+        # Dynamo looks through all that it has compiled of one code object: a class for each.
+        own = type(f"Model_{mode}", (Model,), {"forward": with_own_code(Model.forward, f"{mode}")})
+        graph = torch.compile(own(layers), fullgraph=True, dynamic=False, mode=mode)
+
+        def call() -> torch.Tensor:
+            with torch.no_grad():
+                return graph(x)
+
+        return call
 
     listed = [
         _contender(names.STACK_EAGER, "fp4aot", lambda: lambda: model(x)),

@@ -94,11 +94,17 @@ TARGETS = (
             ("compiled, 16 calls a graph", names.OURS_COMPILED_CHAIN),
         )
     ),
-    Target(
-        "compiled, a model of 16 layers / eager out",
-        (names.STACK, names.STACK_COMPILED),
-        (names.STACK, names.STACK_OUT),
-        1.0,
+    *(
+        Target(
+            f"{text}, a model of 16 layers / eager out",
+            (names.STACK, contender),
+            (names.STACK, names.STACK_OUT),
+            1.0,
+        )
+        for text, contender in (
+            ("compiled", names.STACK_COMPILED),
+            ("reduce-overhead", names.STACK_REDUCED),
+        )
     ),
     # A replay adds the gaps between kernels, which a short kernel does not hide.
     Target(
