@@ -31,19 +31,23 @@ _IDLE_SECONDS = "7200"
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of one checkout's builds. Nothing is written outside `root`."""
+    """The folders of one checkout's builds. Nothing is written outside `root`.
+
+    Folders that builds share may be links. They are resolved: Python and FlashInfer name real
+    paths, and a plan knows its folders by their paths.
+    """
 
     root: Path
 
     @property
     def toolchain(self) -> Path:
         """CUDA toolkits installed from packages."""
-        return self.root / "toolchain"
+        return (self.root / "toolchain").resolve()
 
     @property
     def environments(self) -> Path:
         """One virtual environment for each FlashInfer version."""
-        return self.root / "environments"
+        return (self.root / "environments").resolve()
 
     @property
     def lowering(self) -> Path:

@@ -36,6 +36,16 @@ def test_the_cache_outlasts_its_slowest_unit(tmp_path: Path) -> None:
     assert seconds > 10 * slowest
 
 
+def test_shared_folders_that_are_links_are_resolved(tmp_path: Path) -> None:
+    for name in ("toolchain", "environments"):
+        (tmp_path / "shared" / name).mkdir(parents=True)
+        (tmp_path / "build").mkdir(exist_ok=True)
+        (tmp_path / "build" / name).symlink_to(tmp_path / "shared" / name)
+    folders = Folders(tmp_path / "build")
+    assert folders.toolchain == (tmp_path / "shared" / "toolchain").resolve()
+    assert folders.environments == (tmp_path / "shared" / "environments").resolve()
+
+
 def test_what_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCCACHE_DIR", "/elsewhere")
     assert "SCCACHE_DIR" not in pipeline.object_cache_variables(tmp_path / "cache")
