@@ -27,6 +27,8 @@ from aot.command_line import (
     report_step,
     run,
 )
+from aot.diff import compare, print_difference, read_wheel
+from aot.index import write_site
 from aot.memory import available_megabytes, make_schedule
 from aot.plan import BuildPlan
 from aot.progress import clock
@@ -209,6 +211,43 @@ def audit(
     else:
         print_report(report, OUT)
     require_passed(report)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A wheel.")],
+    after: Annotated[Path, typer.Argument(help="The wheel to compare it with.")],
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if they differ, as `git diff` does.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed between two wheels: versions, modules, units, sources, files."""
+    difference = compare(read_wheel(before), read_wheel(after))
+    if as_json:
+        _print_json(difference.to_json())
+    else:
+        print_difference(difference, OUT)
+    if exit_code and not difference.is_equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def index(
+    wheels: Annotated[Path, typer.Argument(help="Folder of finished wheels; those below it too.")],
+    site: Annotated[Path, typer.Argument(help="Folder to write; an earlier site is replaced.")],
+    base_url: Annotated[
+        str, typer.Option(help="Where it will be served; the page's commands name it.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write a static package index: one per CUDA version for pip and uv, and a page for people."""
+    written = write_site(wheels, site, base_url)
+    if as_json:
+        _print_json(written.to_json())
+        return
+    for line in written.lines():
+        OUT.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

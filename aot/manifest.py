@@ -1,4 +1,8 @@
-"""What went into a library and what came out, as the wheel carries it; and the licence notices."""
+"""What went into a library and what came out, as the wheel carries it; and the licence notices.
+
+Two files: ``_manifest.json``, which every `import fp4aot` reads and which is therefore short, and
+``_provenance.json`` beside it with the whole plan, for ``doctor --verify`` and ``aot diff`` alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,108 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from aot.errors import BuildError
 from aot.plan import BuildPlan, Roots
+from aot.process import run
+
+SOURCE_SUFFIXES = (".cpp", ".h", ".map")
+"""Of the files in ``wheels/fp4aot/csrc``: what is compiled, and the linker's version script."""
+
+
+@dataclass(frozen=True)
+class Compilers:
+    """What translated the sources.
+
+    Parameters
+    ----------
+    nvcc
+        Full version of the CUDA compiler.
+    host
+        How the C++ compiler names itself: ``"g++ (Debian 12.2.0-14) 12.2.0"``.
+    host_version
+        Its version alone: ``"12.2.0"``.
+    """
+
+    nvcc: str
+    host: str
+    host_version: str
+
+
+def compilers_of(plan: BuildPlan, host_compiler: Path) -> Compilers:
+    """Ask the C++ compiler who it is.
+
+    Raises
+    ------
+    BuildError
+        When it does not answer with a version.
+    """
+    name, version = (
+        run([host_compiler, *options], purpose=f"ask {host_compiler} who it is", error=BuildError)
+        .stdout.partition("\n")[0]
+        .strip()
+        for options in (["--version"], ["-dumpfullversion", "-dumpversion"])
+    )
+    if not name or not version[:1].isdigit():
+        raise BuildError(
+            f"{host_compiler} calls itself {name!r} and its version {version!r}; expected a name "
+            "and a version such as 12.2.0: set CXX to a g++"
+        )
+    return Compilers(plan.versions.cuda_compiler, name, version)
+
+
+def hash_operator_sources(folder: Path) -> dict[str, Any]:
+    """Hash our own C++ sources: each, and all together.
+
+    Parameters
+    ----------
+    folder
+        ``wheels/fp4aot/csrc``.
+
+    Returns
+    -------
+    dict
+        ``files``: SHA-256 by name. ``sha256``: over the lines ``name, NUL, hash`` in the order of
+        the names, as `fp4aot._verify.hash_of_sources` computes it again.
+
+    Raises
+    ------
+    BuildError
+        When there are none.
+    """
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.glob("*"))
+        if path.suffix in SOURCE_SUFFIXES
+    }
+    if not files:
+        raise BuildError(f"{folder} holds no operator sources; pass the folder wheels/fp4aot/csrc")
+    lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
+    return {"files": files, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+
+
+def make_provenance(
+    plan: BuildPlan, compilers: Compilers, operator_sources: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what went into a library, to the last flag.
+
+    Parameters
+    ----------
+    plan
+        What the library was built from; its hash can be computed again from what is returned.
+    compilers
+        What translated it.
+    operator_sources
+        What `hash_operator_sources` returned.
+    """
+    return {
+        "plan": plan.to_json(),
+        "compilers": asdict(compilers),
+        "operator_sources": operator_sources,
+    }
 
 
 def read_plan(folder: Path) -> tuple[BuildPlan, Roots]:

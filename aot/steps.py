@@ -7,6 +7,7 @@ import more than the build requirements in pyproject.toml.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,14 @@ from aot.command_line import (
 )
 from aot.errors import BuildError
 from aot.link_module import link_module
-from aot.manifest import make_manifest, read_plan, write_notices
+from aot.manifest import (
+    compilers_of,
+    hash_operator_sources,
+    make_manifest,
+    make_provenance,
+    read_plan,
+    write_notices,
+)
 from aot.plan import BuildPlan
 from aot.process import run
 from aot.schemas import check_schemas, parse_probe
@@ -77,11 +85,26 @@ def manifest_step(
     library: Path,
     out: Path,
     notices: Annotated[Path, typer.Option()],
+    provenance: Annotated[Path, typer.Option()],
+    sbom: Annotated[Path, typer.Option()],
+    operators: Annotated[Path, typer.Option(help="Folder of the operators' sources.")],
+    host_compiler: Annotated[Path, typer.Option()],
+    cuda_runtime: Annotated[Path, typer.Option(help="The libcudart_static.a that is linked in.")],
     version: Annotated[str, typer.Option()],
 ) -> None:
-    """Write the manifest and collect the licence notices."""
+    """Write manifest, provenance and bill of materials, and collect the licence notices."""
+    # Takes longer to import than the other steps take to run.
+    from aot.sbom import make_sbom  # noqa: PLC0415
+
     plan, roots = read_plan(plan_folder)
     write_notices(roots, notices)
+    compilers = compilers_of(plan, host_compiler)
+    sources = hash_operator_sources(operators)
+    files.write_json(provenance, make_provenance(plan, compilers, sources))
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    bill = make_sbom(plan, roots, library, version, compilers, cuda_runtime, epoch)
+    files.write_text(sbom, bill)
+    # Last: its time stamp tells ninja that all of them are there.
     out.unlink(missing_ok=True)
     files.write_json(out, make_manifest(plan, library, version))
 

@@ -34,6 +34,12 @@ NOTICES = (
     *("apache-tvm-ffi", "dlpack", "pytorch", "cuda-runtime"),
 )
 """Whose code is compiled or linked into the library."""
+RECORDS = (
+    "fp4aot/_manifest.json",
+    "fp4aot/_provenance.json",
+    "fp4aot-*.dist-info/sboms/fp4aot.cdx.json",
+)
+"""What a wheel tells of itself."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def expectation(prepared: Prepared) -> WheelExpectation:
         forbidden_prefixes=tuple(folder for folder, _ in prefix_maps(prepared)),
         units=units,
     )
-    return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES)
+    return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES, files=RECORDS)
 
 
 def build_wheel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import tempfile
@@ -36,10 +37,13 @@ class WheelExpectation:
     notices
         Third parties whose code is linked in, such as ``"flashinfer"`` or ``"cutlass"``: the name
         of a file in a ``licenses`` folder must begin with each.
+    files
+        Patterns of other files, of which there must be one each.
     """
 
     libraries: Mapping[str, LibraryExpectation]
     notices: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,11 @@ def audit_wheel(
         names = tuple(archive.namelist())
         licences = tuple(name for name in names if "licenses" in PurePosixPath(name).parts[:-1])
         findings += _licence_findings(wheel, licences, expectation.notices)
+        findings += [
+            Finding("error", f"holds no file {pattern}", wheel.name)
+            for pattern in expectation.files
+            if not fnmatch.filter(names, pattern)
+        ]
         present = {name for name in names if re.search(r"\.so(\.\d+)*$", name)}
         for name in sorted(present ^ set(expectation.libraries)):
             what = "is in the wheel unplanned" if name in present else "is not in the wheel"

@@ -55,6 +55,7 @@ def cmake_variables(
     add = lines.append
     add(_set("FP4AOT_PLAN_HASH", [plan.hash]))
     add(_set("FP4AOT_LAUNCHER", launcher))
+    add(_set("FP4AOT_HOST_COMPILER", [str(host_compiler)]))
     add(_set("FP4AOT_SMALL_JOBS", [str(schedule.small_jobs)]))
     add(_set("FP4AOT_LARGE_JOBS", [str(schedule.large_jobs)]))
     # When one unit may run at a time, our own small sources wait their turn too.

@@ -369,6 +369,15 @@ def test_good_wheel_passes_and_says_what_it_can_be_tagged(workshop: Workshop) ->
     )
 
 
+def test_wheel_without_a_file_that_it_must_hold_is_refused(workshop: Workshop) -> None:
+    wheel = make_wheel(workshop)
+    for files, passed in (((INNER,), True), (("example-*.dist-info/sboms/*.json",), False)):
+        expected = WheelExpectation(libraries={INNER: EXPECTED}, notices=("other",), files=files)
+        report = audit.audit_wheel(wheel, expected, workshop.toolkit(LISTING))
+        assert report.passed is passed
+    assert "holds no file example-*.dist-info/sboms/*.json" in report.findings[-1].what
+
+
 def test_right_tag_leaves_nothing_to_say(workshop: Workshop) -> None:
     tag = audit.platform_tag(make_wheel(workshop))
     assert wheel_report(workshop, make_wheel(workshop, tag=tag)).findings == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,16 @@ import pytest
 from aot.catalog import kv_dequantization, quantization
 from aot.errors import BuildError, PlanError
 from aot.files import write_json
-from aot.manifest import make_manifest, read_plan, write_notices
-from aot.plan import BuildPlan, ModulePlan, Roots, Versions
+from aot.manifest import (
+    Compilers,
+    compilers_of,
+    hash_operator_sources,
+    make_manifest,
+    make_provenance,
+    read_plan,
+    write_notices,
+)
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
 from aot.wheel_maker import NOTICES
 from fp4aot import _manifest
 
@@ -127,6 +136,101 @@ def test_a_plan_is_read_back_with_its_roots(tmp_path: Path) -> None:
     write_json(tmp_path / "plan.json", PLAN.to_json() | {"preset": "full"})
     with pytest.raises(PlanError, match="make it anew"):
         read_plan(tmp_path)
+
+
+# The provenance
+
+COMPILERS = Compilers("13.0.88", "g++ (Debian 12.2.0-14) 12.2.0", "12.2.0")
+UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3", "-g"), "ab" * 32, 700, 10)
+
+
+def test_the_provenance_has_every_unit_and_gives_the_plan_back() -> None:
+    plan = dataclasses.replace(
+        PLAN, modules=(dataclasses.replace(PLAN.modules[0], units=(UNIT,)), PLAN.modules[1])
+    )
+    sources = {"files": {"a.cpp": "cd" * 32}, "sha256": "ef" * 32}
+    data = json.loads(json.dumps(make_provenance(plan, COMPILERS, sources)))
+    (unit,) = data["plan"]["modules"][0]["units"]
+    assert (unit["name"], unit["source"]) == ("csrc_a", "@FLASHINFER@/csrc/a.cu")
+    assert (unit["sha256"], unit["flags"]) == ("ab" * 32, ["-O3", "-g"])
+    assert BuildPlan.from_json(data["plan"]) == plan
+    assert data["compilers"] == {
+        "nvcc": "13.0.88",
+        "host": "g++ (Debian 12.2.0-14) 12.2.0",
+        "host_version": "12.2.0",
+    }
+    assert data["operator_sources"] == sources
+
+
+def test_the_manifest_that_every_import_reads_has_no_units(library: Path) -> None:
+    plan = dataclasses.replace(
+        PLAN, modules=(dataclasses.replace(PLAN.modules[0], units=(UNIT,) * 300),)
+    )
+    text = json.dumps(make_manifest(plan, library, "1"))
+    assert "csrc_a" not in text
+    assert len(text) < 5000
+
+
+def test_operator_sources_are_hashed_by_name_and_content(tmp_path: Path) -> None:
+    (tmp_path / "b.cpp").write_text("b")
+    (tmp_path / "a.h").write_text("a")
+    (tmp_path / "hidden.map").write_text("")
+    first = hash_operator_sources(tmp_path)
+    assert first["files"] == {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in (("a.h", b"a"), ("b.cpp", b"b"), ("hidden.map", b""))
+    }
+    (tmp_path / "b.cpp.orig").write_text("not compiled")
+    assert hash_operator_sources(tmp_path) == first
+
+    (tmp_path / "b.cpp").write_text("c")
+    changed = hash_operator_sources(tmp_path)
+    (tmp_path / "b.cpp").write_text("b")
+    (tmp_path / "b.cpp").rename(tmp_path / "c.cpp")
+    renamed = hash_operator_sources(tmp_path)
+    assert len({data["sha256"] for data in (first, changed, renamed)}) == 3
+
+
+def test_every_operator_source_of_this_checkout_is_hashed() -> None:
+    csrc = Path(__file__).parents[2] / "wheels" / "fp4aot" / "csrc"
+    assert {*hash_operator_sources(csrc)["files"]} == {path.name for path in csrc.iterdir()}
+
+
+def test_no_operator_sources_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="holds no operator sources"):
+        hash_operator_sources(tmp_path)
+
+
+def compiler(path: Path, name: str, version: str) -> Path:
+    path.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{name}"; echo more; '
+        f'else echo "{version}"; fi\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("g++ (Debian 12.2.0-14) 12.2.0", "12.2.0"),
+        ("g++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-7)", "14.2.1"),
+    ],
+)
+def test_the_host_compiler_is_asked(tmp_path: Path, name: str, version: str) -> None:
+    found = compilers_of(PLAN, compiler(tmp_path / "cxx", name, version))
+    assert found == Compilers("13.0.88", name, version)
+
+
+@pytest.mark.parametrize(("name", "version"), [("", "12.2.0"), ("g++", "unknown"), ("g++", "")])
+def test_a_compiler_that_does_not_say_who_it_is(tmp_path: Path, name: str, version: str) -> None:
+    with pytest.raises(BuildError, match="calls itself"):
+        compilers_of(PLAN, compiler(tmp_path / "cxx", name, version))
+
+
+def test_a_compiler_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="who it is"):
+        compilers_of(PLAN, tmp_path / "none")
 
 
 # The notices

@@ -46,6 +46,26 @@ def test_the_manifest_says_what_the_disassembler_lists(report):
     assert library["ptx"] == {}
 
 
+def test_the_installed_files_are_those_of_the_wheel():
+    done = run("doctor", "--verify", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["ok"]
+
+
+def test_a_wheel_does_not_differ_from_itself_and_differs_without_its_provenance(report, tmp_path):
+    done = aot("diff", report["wheel"], report["wheel"], "--exit-code")
+    assert done.returncode == 0, done.stdout + done.stderr
+    other = tmp_path / Path(report["wheel"]).name
+    with zipfile.ZipFile(report["wheel"]) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            if name != "fp4aot/_provenance.json":
+                target.writestr(name, source.read(name))
+    assert aot("diff", report["wheel"], str(other), "--exit-code").returncode == 1
+    audit = aot("audit", str(other))
+    assert audit.returncode == 7
+    assert "_provenance.json" in audit.stderr
+
+
 def test_a_wheel_with_an_image_too_many_fails_the_audit(report, tmp_path):
     """The audit of a wheel against another plan names what is wrong, and has its own exit code."""
     other = tmp_path / Path(report["wheel"]).name

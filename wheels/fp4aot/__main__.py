@@ -14,6 +14,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fp4aot", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="what this wheel holds and whether it fits")
+    doctor.add_argument(
+        "--verify",
+        action="store_true",
+        help="instead: compare the installed files with the wheel's RECORD and manifest",
+    )
     selftest = commands.add_parser("selftest", help="run every operator against the reference")
     selftest.add_argument(
         "--weights",
@@ -25,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command in ("tune", "tactics"):
         return _tactics(options)
+    if options.command == "doctor" and options.verify:
+        return _verify(as_json=options.json)
     if options.command == "doctor":
         return _doctor(as_json=options.json)
     return _selftest(options.weights, as_json=options.json)
@@ -36,6 +43,12 @@ def _doctor(*, as_json: bool) -> int:
     report = doctor.examine()
     print(json.dumps(report.to_json(), indent=2) if as_json else doctor.render(report))
     return 0 if report.ok else 1
+
+
+def _verify(*, as_json: bool) -> int:
+    from fp4aot import _verify as verify  # noqa: PLC0415
+
+    return verify.print_report(as_json=as_json)
 
 
 def _selftest(weights: str | None, *, as_json: bool) -> int:
