@@ -136,7 +136,8 @@ def check_install(install: Installer, server: Server, target: Path) -> None:
 def check_plain_command(install: Installer, server: Server) -> None:
     """torch is installed: the index needs to have nothing but fp4aot, and metadata is enough."""
     address = f"{server.address}/cu130/simple/"
-    done = install("install", address, "--dry-run", "fp4aot")
+    # Also where an older fp4aot is installed, as after the tests of a wheel.
+    done = install("install", address, "--dry-run", "--upgrade", "fp4aot")
     assert done.returncode == 0, done.stderr
     assert re.search(r"fp4aot(-|==)0\.2\.0", done.stdout + done.stderr)
     assert server.asked_for("0.2.0-" + Recipe().tag + ".whl.metadata") == 1
@@ -235,7 +236,9 @@ if re.search(r'"uv\b', TEST_GROUP):
 
     def test_uv_refuses_metadata_that_has_another_hash(server: Server) -> None:
         """It reads them when it needs to know what else to install."""
-        arguments = (f"{server.address}/cu135/simple/", "--dry-run", "fp4aot")
+        arguments = (f"{server.address}/cu135/simple/", "--dry-run")
+        # Also where an fp4aot is installed, as after the tests of a wheel.
+        arguments += ("--reinstall-package", "fp4aot", "fp4aot")
         assert uv("install", *arguments).returncode == 0
         forge_metadata(server)
         done = uv("install", *arguments)
