@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aot.errors import PlanError
@@ -71,14 +71,7 @@ def cmake_variables(
     add(_set("FP4AOT_TORCH_LIBRARY_DIR", [str(roots.torch / "lib")]))
     add(_set("FP4AOT_TORCH_TARGET_VERSION", [torch_target_macro(plan.versions.torch_target)]))
     add(_set("FP4AOT_CUDA_LIBRARY_DIR", [str(_library_folder(roots.cuda))]))
-    # Made anew when the lowering changes; nothing else of a toolkit changes under one path.
-    add(_set("FP4AOT_UNIT_DEPENDS", [str(nvcc.with_name("ptxas"))] if plan.lowering else []))
-    add(_set("FP4AOT_LOCAL_VERSION", [LOWERED_VERSION] if plan.lowering else []))
-    flags = compiler_flags() if plan.lowering else ()
-    add(_set("FP4AOT_ADDED_SOURCES", [str(TENSOR_MAP_SOURCE)] if plan.lowering else []))
-    add(_set("FP4AOT_ADDED_SOURCE_FLAGS", flags))
-    wrapped = WRAPPED_FUNCTIONS if plan.lowering else ()
-    add(_set("FP4AOT_ADDED_LINK_FLAGS", [f"-Wl,--wrap={name}" for name in wrapped]))
+    lines += [_set(*variable) for variable in _lowering(plan, nvcc)]
     add(_set("FP4AOT_MODULES", [module.name for module in plan.modules]))
     for module in plan.modules:
         add(_set(f"FP4AOT_UNITS_{module.name}", [unit.name for unit in module.units]))
@@ -88,6 +81,20 @@ def cmake_variables(
             add(_set(f"FP4AOT_POOL_{key}", [schedule.pool(unit)]))
             add(_set(f"FP4AOT_COMMAND_{key}", command(unit)))
     return "\n".join(lines) + "\n"
+
+
+def _lowering(plan: BuildPlan, nvcc: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield what only a lowered plan needs; the variables are there, and empty, in every other."""
+    variables = (
+        # Made anew when the lowering changes; nothing else of a toolkit changes under one path.
+        ("FP4AOT_UNIT_DEPENDS", [str(nvcc.with_name("ptxas"))]),
+        ("FP4AOT_LOCAL_VERSION", [LOWERED_VERSION]),
+        ("FP4AOT_ADDED_SOURCES", [str(TENSOR_MAP_SOURCE)]),
+        ("FP4AOT_ADDED_SOURCE_FLAGS", list(compiler_flags())),
+        ("FP4AOT_ADDED_LINK_FLAGS", [f"-Wl,--wrap={name}" for name in WRAPPED_FUNCTIONS]),
+    )
+    for name, values in variables:
+        yield name, values if plan.lowering else []
 
 
 def torch_target_macro(version: str) -> str:
