@@ -141,7 +141,7 @@ def check_style(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    sources = sorted(str(path) for path in ROOT.glob("wheels/fp4aot/csrc/*.[ch]*"))
+    sources = sorted(str(path) for path in ROOT.glob("wheels/fp4aot/csrc/**/*.[ch]*"))
     session.run("clang-format", "--dry-run", "--Werror", *sources)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from aot.selection import Selection
+
 
 @dataclass(frozen=True)
 class Function:
@@ -59,6 +61,8 @@ class Module:
         Whether the kernels are compiled out on targets without the e2m1 conversions.
     functions
         Everything it exports. An export that is not listed fails the build.
+    selection
+        The part of it that is built, or None for all of it.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Module:
     architectures: tuple[str, ...]
     needs_fp4_instructions: bool
     functions: tuple[Function, ...]
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,45 @@ _GEMM_FUNCTIONS: Final = (
     Function("fp4_gemm_tactic_num", (), operator="_mm_fp4_tactic_count", result="int"),
 )
 
+_MOE_FUNCTIONS: Final = (
+    Function(
+        "nvfp4_moe",
+        (
+            # output, input and its scales, experts of each token and their weights
+            *(_TENSOR, _TENSOR, _OPTIONAL, _TENSOR, _OPTIONAL),
+            # weights and biases of both products
+            *(_TENSOR, _OPTIONAL, _TENSOR, _OPTIONAL),
+            # global scale of the input, block scales of the weights, alpha: of both products
+            *(_TENSOR,) * 6,
+            # parameters of the activation, workspace
+            *(_OPTIONAL,) * 4,
+            # layout of the input's scales, ranks, all-to-all, fused finalize
+            *("bool", "int", "int", "int", "int", "bool", "bool"),
+            # activation, two tactics, programmatic dependent launch
+            *("int", "int", "int", "bool"),
+        ),
+        operator="cutlass_fused_moe",
+    ),
+    Function(
+        "nvfp4_moe_workspace_size",
+        (*("int",) * 10, *("bool",) * 3),
+        operator="_cutlass_fused_moe_workspace_size",
+        result="int",
+    ),
+    Function(
+        "nvfp4_moe_tactic_count",
+        ("int", "bool"),
+        operator="_cutlass_fused_moe_tactic_count",
+        result="int",
+    ),
+)
+
+_GROUP_GEMM_NVFP4: Final = Function(
+    "group_gemm_nvfp4_nt_groupwise",
+    (*(_TENSOR,) * 9, *("int",) * 5, "bool"),
+    operator="group_gemm_nvfp4_nt_groupwise",
+)
+
 _QUANTIZATION_GENERATORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "10.0a": "sm100",
@@ -225,6 +269,97 @@ def gemm(kernels: str, *architectures: str) -> Module:
     )
 
 
+def moe(kernels: str, *architectures: str) -> Module:
+    """Mixture of experts of CUTLASS, its NVFP4 part: FlashInfer's module is for every dtype.
+
+    Parameters
+    ----------
+    kernels
+        ``"100"`` (10.0 and 11.0), ``"103"`` (10.3) or ``"120"`` (12.0 and 12.1).
+    architectures
+        The targets.
+    """
+    return Module(
+        name=f"fused_moe_{kernels}",
+        family="moe",
+        generator=f"flashinfer.jit.fused_moe:gen_cutlass_fused_moe_sm{kernels}_module",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=_MOE_FUNCTIONS,
+        selection=_MOE_SELECTION,
+    )
+
+
+_MOE_SELECTION: Final = Selection(
+    sources=(
+        "moe_gemm_kernels_fp4_fp4.cu",
+        "moe_gemm_tma_warp_specialized_input.cu",
+        "cutlass_heuristic.cpp",
+        "lora.cpp",
+        "envUtils.cpp",
+        "logger.cpp",
+        "stringUtils.cpp",
+        "tllmException.cpp",
+    ),
+    # A launcher names the dtypes of its activations and weights side by side.
+    containing=MappingProxyType({"*_gemm_grouped_*.generated.cu": "SafeFP4, SafeFP4"}),
+    replaced=MappingProxyType(
+        {
+            "flashinfer_cutlass_fused_moe_binding.cu": "nvfp4_moe.cu",
+            "cutlass_fused_moe_instantiation.cu": "nvfp4_moe_runners.cu",
+        }
+    ),
+    # For the FP8 kernels that are compiled on the device's machine.
+    dropped_linker_flags=("-lnvrtc",),
+)
+
+
+def group_gemm(
+    kernels: str, *architectures: str, formats: tuple[str, ...] = ("mxfp4", "nvfp4")
+) -> Module:
+    """Grouped GEMMs of CUTLASS, their FP4 part.
+
+    Parameters
+    ----------
+    kernels
+        ``"sm100"`` (10.0 and 10.3: MXFP8 by MXFP4) or ``"sm120"`` (12.0 and 12.1: that, and NVFP4).
+    architectures
+        The targets.
+    formats
+        Of the weights; ``"nvfp4"`` counts where there are kernels for it.
+    """
+    chosen = [name for name in formats if name in GROUP_GEMM_FORMATS[kernels]]
+    # FlashInfer's older kernels also choose between one and two multiprocessors for a tile.
+    mxfp4 = Function(
+        "group_gemm_mxfp4_nt_groupwise",
+        (*(_TENSOR,) * 8, *("int",) * (6 if kernels == "sm100" else 5), "bool"),
+        operator="group_gemm_mxfp8_mxfp4_nt_groupwise",
+    )
+    functions = {"mxfp4": mxfp4, "nvfp4": _GROUP_GEMM_NVFP4}
+    # Whichever of its two bindings: both name what is not here.
+    bindings = {"mxfp4": f"gemm_{kernels}_binding.cu", "nvfp4": f"group_gemm_{kernels}_binding.cu"}
+    return Module(
+        name=f"gemm_{kernels}",
+        family="group_gemm",
+        generator=f"flashinfer.jit.gemm.core:gen_gemm_{kernels}_module",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=tuple(functions[name] for name in chosen),
+        selection=Selection(
+            sources=tuple(f"group_gemm_{name}_groupwise_*.cu" for name in chosen),
+            replaced=MappingProxyType(
+                {bindings[name]: f"{name}_group_gemm_{kernels}.cu" for name in chosen}
+            ),
+        ),
+    )
+
+
+GROUP_GEMM_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"sm100": ("mxfp4",), "sm120": ("mxfp4", "nvfp4")}
+)
+"""The formats of weights that each group of grouped GEMM kernels has."""
+
+
 def _dense(*architectures: str) -> tuple[Module, ...]:
     """Every module of the dense path for some targets."""
     groups = {
@@ -240,6 +375,33 @@ def _dense(*architectures: str) -> tuple[Module, ...]:
     )
 
 
+def _experts(*architectures: str) -> tuple[Module, ...]:
+    """Every module for mixtures of experts for some targets."""
+    rows = []
+    for make, groups in ((moe, MOE_ARCHITECTURES), (group_gemm, GROUP_GEMM_ARCHITECTURES)):
+        for kernels, targets in groups.items():
+            chosen = tuple(name for name in architectures if name in targets)
+            rows += [make(kernels, *chosen)] if chosen else []
+    return tuple(rows)
+
+
+MOE_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "100": ("10.0a", "11.0a"),
+        "103": ("10.3a",),
+        "120": ("12.0a", "12.0f", "12.1a"),
+    }
+)
+"""The targets of each group of kernels for mixtures of experts."""
+
+GROUP_GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "sm100": ("10.0a", "10.3a"),
+        "sm120": ("12.0a", "12.0f", "12.1a"),
+    }
+)
+"""The targets that each group of grouped GEMM kernels is written for."""
+
 GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "sm100": ("10.0a", "11.0a"),
@@ -250,6 +412,13 @@ GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """The targets that each group of GEMM kernels is written for."""
 
 QUANTIZATION_ARCHITECTURES: Final = tuple(_QUANTIZATION_GENERATORS)
+
+_LOWERED: Final = (
+    quantization("10.0a"),
+    kv_quantization("10.0a"),
+    kv_dequantization("9.0a"),
+    gemm("sm120", "12.0f"),
+)
 
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
@@ -279,14 +448,43 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 _dense("10.0a", "10.3a", "11.0a", "12.0f"),
             ),
             Preset(
+                "moe-12.0f",
+                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for 12.0f "
+                "(RTX PRO 6000, RTX 50, DGX Spark); KV dequantization also for 9.0a",
+                (*_dense("12.0f"), *_experts("12.0f")),
+            ),
+            Preset(
+                "moe-12.1a",
+                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for 12.1a (DGX "
+                "Spark alone); KV dequantization also for 9.0a",
+                (*_dense("12.1a"), *_experts("12.1a")),
+            ),
+            Preset(
+                "full",
+                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for every "
+                "Blackwell: 10.0a, 10.3a, 11.0a and 12.0f (no grouped GEMM for 11.0a); KV "
+                "dequantization also for 9.0a",
+                (
+                    *_dense("10.0a", "10.3a", "11.0a", "12.0f"),
+                    *_experts("10.0a", "10.3a", "11.0a", "12.0f"),
+                ),
+            ),
+            Preset(
                 "lowered",
                 "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
                 "and GEMM of 12.0f, lowered to 9.0a",
+                _LOWERED,
+                lowered=True,
+            ),
+            Preset(
+                "lowered-moe",
+                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
+                "and GEMM, mixture of experts and NVFP4 grouped GEMM of 12.0f, lowered to 9.0a",
+                # MXFP8 by MXFP4 needs a product that aot.lowering has no replacement for.
                 (
-                    quantization("10.0a"),
-                    kv_quantization("10.0a"),
-                    kv_dequantization("9.0a"),
-                    gemm("sm120", "12.0f"),
+                    *_LOWERED,
+                    moe("120", "12.0f"),
+                    group_gemm("sm120", "12.0f", formats=("nvfp4",)),
                 ),
                 lowered=True,
             ),
@@ -294,7 +492,6 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     }
 )
 
-_GROUPED: Final = "a grouped GEMM, for mixtures of experts; later"
 _RUN_TIME_ONLY: Final = "kernels that FlashInfer compiles at run time only"
 _SVDQUANT: Final = "the module nvfp4_svdquant; later"
 _LORA: Final = "the LoRA kernels of FlashInfer 0.7.4; later"
@@ -313,9 +510,6 @@ NOT_SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
         "resolve_nvfp4_4over6": "reads the recipe from environment variables; here it is an "
         "argument",
         # flashinfer.gemm
-        "group_gemm_mxfp4_nt_groupwise": _GROUPED,
-        "group_gemm_mxfp8_mxfp4_nt_groupwise": _GROUPED,
-        "group_gemm_nvfp4_nt_groupwise": _GROUPED,
         "grouped_gemm_nt_masked": f"{_RUN_TIME_ONLY} (CuTe DSL)",
         "mm_bf16_fp4": "bfloat16 activations: another set of kernels; later",
         "prepare_bf16_fp4_weights": "the weights of mm_bf16_fp4",

@@ -7,14 +7,16 @@ exported names. Merged and localised, any number of modules can be linked into o
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from aot.codegen.symbols import EXPORT_PREFIX, SCHEMA_PREFIX, entry_symbol, schema_symbol
 from aot.errors import BuildError
+from aot.link_selection import check_selection
 from aot.process import run
 
 
@@ -51,7 +53,15 @@ def check_exports(module: str, exported: Sequence[str], expected: Sequence[str])
         )
 
 
-def link_module(module: str, objects: Sequence[Path], expected: Sequence[str], out: Path) -> None:
+def link_module(
+    module: str,
+    objects: Sequence[Path],
+    expected: Sequence[str],
+    out: Path,
+    *,
+    selected: bool = False,
+    replaced_symbols: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Merge the objects of a module, rename its entry points and hide everything else.
 
     Parameters
@@ -64,12 +74,18 @@ def link_module(module: str, objects: Sequence[Path], expected: Sequence[str], o
         The functions that it must export, no more and no fewer.
     out
         The object to write.
+    selected
+        Whether the units are a part of FlashInfer's: then none may be missing or unneeded.
+    replaced_symbols
+        Functions that the module calls, and what it calls instead, besides `getenv`.
 
     Raises
     ------
     BuildError
-        When the exports differ, when a symbol would escape, or when binutils fail.
+        When a unit is missing or unneeded, when the exports differ, when a symbol would escape, or when binutils fail.
     """
+    if selected:
+        check_selection(module, objects)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         scratch = Path(name)
         merged, local = scratch / "merged.o", scratch / "local.o"
@@ -84,7 +100,8 @@ def link_module(module: str, objects: Sequence[Path], expected: Sequence[str], o
         rename_file, keep_file = scratch / "rename", scratch / "keep"
         # The operators take recipes as arguments: FlashInfer's look into the environment on every
         # call becomes a function that finds nothing.
-        lines = [*(f"{old} {new}" for old, new in renames.items()), "getenv fp4aot_no_environment"]
+        replaced = {"getenv": "fp4aot_no_environment", **replaced_symbols}
+        lines = [f"{old} {new}" for old, new in {**renames, **replaced}.items()]
         rename_file.write_text("\n".join(lines) + "\n")
         keep_file.write_text("\n".join(renames.values()) + "\n")
         run(

@@ -25,6 +25,7 @@ from aot.estimates import estimate
 from aot.lowering.errors import LoweringError
 from aot.lowering.lower import lowered_target
 from aot.lowering.toolkit import digest
+from aot.selection import OWN_SOURCES
 from aot.specs import SourceUnit, SpecificationSet
 from aot.toolchain import Toolkit
 
@@ -56,6 +57,7 @@ class Roots:
     cuda: Path
     python_include: Path
     workspace: Path
+    operators: Path = OWN_SOURCES.parent
 
     def tokens(self) -> tuple[tuple[str, str], ...]:
         """Pairs of token and path, the longest path first so that nested folders win."""
@@ -120,6 +122,9 @@ class ModulePlan:
         Its translation units.
     functions
         What it must export, no more and no less.
+    selected
+        Whether its units are a part of FlashInfer's: the link then checks that none is missing and
+        none too many.
     """
 
     name: str
@@ -128,6 +133,7 @@ class ModulePlan:
     images: tuple[str, ...]
     units: tuple[Unit, ...]
     functions: tuple[catalog.Function, ...]
+    selected: bool = False
 
     @property
     def targets(self) -> str:
@@ -239,6 +245,7 @@ class BuildPlan:
                     catalog.Function(**{**function, "arguments": tuple(function["arguments"])})
                     for function in item["functions"]
                 ),
+                selected=item["selected"],
             )
             for item in data["modules"]
         )
@@ -322,6 +329,7 @@ def make_plan(
             _images(module) if preset.lowered else module.architectures,
             _units(specification.units, roots),
             module.functions,
+            module.selection is not None,
         )
         for module, specification in zip(preset.modules, specifications.specifications, strict=True)
     )

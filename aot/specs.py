@@ -149,10 +149,16 @@ def _specification(module: Module, item: dict[str, Any]) -> Specification:
             f"the generator {module.generator} yields the module '{item['name']}', and the "
             f"catalogue says '{module.name}'; correct the row in aot/catalog.py"
         )
-    if item["needs_device_linking"] or item["extra_ldflags"]:
+    dropped = module.selection.dropped_linker_flags if module.selection else ()
+    linker_flags = [flag for flag in item["extra_ldflags"] if flag not in dropped]
+    if item["needs_device_linking"] or linker_flags:
         raise PlanError(
-            f"{module.name} asks for device linking or for linker flags {item['extra_ldflags']}, "
+            f"{module.name} asks for device linking or for linker flags {linker_flags}, "
             "which this build does not do; extend CMakeLists.txt before shipping it"
         )
-    units = tuple(SourceUnit(Path(u["source"]), tuple(u["flags"])) for u in item["units"])
-    return Specification(module.name, units)
+    units = {Path(unit["source"]): tuple(unit["flags"]) for unit in item["units"]}
+    if module.selection:
+        chosen = module.selection.choose(module.name, list(units))
+        # Sorted: FlashInfer lists generated files in the order of the file system.
+        units = {source: units[chosen[source]] for source in sorted(chosen)}
+    return Specification(module.name, tuple(SourceUnit(*unit) for unit in units.items()))

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from aot import command_line, files, pipeline
+from aot.codegen.lowered_device import lowered_symbols
 from aot.command_line import (
     BuildRoot,
     Cuda,
@@ -65,7 +66,11 @@ def plan_step(
 def link_module_step(plan: Path, module: str, out: Path, objects: list[Path]) -> None:
     """Merge the objects of one module."""
     row = next(item for item in _plan(plan).modules if item.name == module)
-    link_module(module, objects, [function.name for function in row.functions], out)
+    link_module(
+        *(module, objects, [function.name for function in row.functions], out),
+        selected=row.selected,
+        replaced_symbols=lowered_symbols(row),
+    )
 
 
 @steps.command("check-schemas")

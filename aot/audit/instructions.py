@@ -112,11 +112,15 @@ _QUANTIZATION: Final = (
 )
 
 REQUIRED: Final = (
-    ("fp4_gemm_*", _GEMM),
-    ("fp4_quantization_*", _QUANTIZATION),
-    ("fp4_kv_quant", _QUANTIZATION[1:]),
+    ("fp4_gemm_*/*", _GEMM),
+    ("fp4_quantization_*/*", _QUANTIZATION),
+    ("fp4_kv_quant/*", _QUANTIZATION[1:]),
+    # The launchers of its products: the rest sorts, quantizes and adds up.
+    ("fused_moe_*/*_gemm_grouped_*", _GEMM),
+    ("gemm_sm120/*_group_gemm_nvfp4_groupwise_*f16_*", _GEMM),
 )
-"""Patterns of module names, and what each image of such a module holds. Others: no demand."""
+"""Patterns of modules and their translation units, and what each image of such a unit holds. The
+first that fits counts. Others: no demand."""
 
 WITHOUT_KERNELS: Final = ("csrc_fp4_gemm_cutlass*",)
 """Patterns of translation units that only choose among the kernels of the others."""

@@ -88,8 +88,9 @@ class _OwnedImage:
     @property
     def wanted(self) -> tuple[Instruction, ...]:
         """What its machine code must hold."""
+        name = f"{self.unit.module}/{self.unit.name}"
         for pattern, required in instructions.REQUIRED:
-            if fnmatch.fnmatchcase(self.unit.module, pattern):
+            if fnmatch.fnmatchcase(name, pattern):
                 return tuple(one for one in required if self.architecture.major in one.majors)
         return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aot.architectures import Architecture
+from aot.codegen.lowered_device import lowered_functions
 from aot.codegen.symbols import entry_symbol
 from aot.plan import BuildPlan, ModulePlan
 
@@ -29,6 +30,7 @@ def kernel_table(plan: BuildPlan) -> str:
         "// The modules' `getenv`: FlashInfer reads its environment on every call, the operators",
         "// take recipes as arguments.",
         "char* fp4aot_no_environment(const char*) { return nullptr; }",
+        *lowered_functions(plan),
         '}  // extern "C"',
         "",
         "namespace fp4aot {",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aot.codegen.lowered_device import lowered_functions
 from aot.codegen.symbols import schema_symbol
 from aot.plan import BuildPlan
 
@@ -15,6 +16,7 @@ _PROGRAM = """\
 extern "C" {
 %(declarations)s
 char* fp4aot_no_environment(const char*) { return nullptr; }
+%(lowered)s
 }
 
 namespace {
@@ -55,4 +57,8 @@ def schema_probe(plan: BuildPlan) -> str:
             calls.append(
                 f'  failures += print_schema("{module.name}", "{function.name}", {symbol});'
             )
-    return _PROGRAM % {"declarations": "\n".join(declarations), "calls": "\n".join(calls)}
+    return _PROGRAM % {
+        "declarations": "\n".join(declarations),
+        "lowered": "\n".join(lowered_functions(plan)),
+        "calls": "\n".join(calls),
+    }

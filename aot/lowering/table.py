@@ -29,15 +29,15 @@ class Rule:
     pattern
         Matches the whole opcode.
     rewrite
-        Returns the replacement.
+        Returns the replacement, or None where the instruction may stay.
     """
 
     hint: str
     pattern: re.Pattern[str]
-    rewrite: Callable[[Instruction], str]
+    rewrite: Callable[[Instruction], str | None]
 
 
-def _rule(hint: str, pattern: str, rewrite: Callable[[Instruction], str]) -> Rule:
+def _rule(hint: str, pattern: str, rewrite: Callable[[Instruction], str | None]) -> Rule:
     return Rule(hint, re.compile(pattern), rewrite)
 
 
@@ -86,6 +86,12 @@ RULES: Final = (
         r"cp(\.reduce)?\.async\.bulk(\.prefetch)?\.tensor\.[1-5]d"
         r"(?!.*(im2col|gather4|scatter4|cta_group))[\w.:]*",
         tensor_map_coordinates.tensor_copy,
+    ),
+    # So it has this; what a dimension counts may have changed.
+    _rule(
+        "tensormap.replace",
+        r"tensormap\.replace\.tile\.[\w.:]+",
+        tensor_map_coordinates.replace_field,
     ),
 )
 

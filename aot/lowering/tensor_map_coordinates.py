@@ -1,4 +1,4 @@
-"""Copies through a tensor map: the first coordinate of a map whose elements were 4 bits wide.
+"""Tensor maps whose elements were 4 bits wide: the first coordinate, and the first dimension.
 
 Hopper's tensor maps have no 4-bit elements. ``tensor_map.cpp`` encodes such a map with 64-bit
 elements, sixteen of the old in one, so that the coordinate along the first dimension must be
@@ -73,5 +73,51 @@ def tensor_copy(instruction: Instruction) -> str:
             f"setp.ne.and.s32 $tagged, $back, {first}, $tagged",
             "@$tagged trap",
             f"{guard}{instruction.opcode} {', '.join(operands)}",
+        ],
+    )
+
+
+_FIELD = re.compile(r"tensormap\.replace\.tile\.(?P<field>\w+)\.(?P<space>[\w:]+)\.b1024\.b(32|64)")
+_ADDRESS = re.compile(r"\[\s*(?P<address>[\w$%]+)\s*\]")
+_UNCHANGED_FIELDS: Final = ("global_address", "global_stride", "element_stride")
+
+
+def replace_field(instruction: Instruction) -> str | None:
+    """``tensormap.replace.tile.*``: a kernel writes the map of its own problem.
+
+    The first dimension of a map with the mark counts 64-bit elements: the new one is shifted, as a
+    coordinate is, and must be a multiple of sixteen. The other dimensions, addresses and strides
+    (in bytes) stay as they are, for which None is returned; a kernel that changes a box or an
+    element type is refused.
+    """
+    match = _FIELD.fullmatch(instruction.opcode)
+    address = _ADDRESS.fullmatch(instruction.operands[0])
+    if match is None or address is None:
+        raise LoweringError(f"{instruction.opcode} has a form that is not known")
+    if match["field"] in _UNCHANGED_FIELDS:
+        return None
+    ordinal = instruction.operands[1]
+    if match["field"] != "global_dim" or not re.fullmatch(r"0|0x0|[1-4]|0x[1-4]", ordinal):
+        raise LoweringError(
+            f"{instruction.opcode} {ordinal}: what it writes has no known counterpart in a map "
+            "whose elements became wider"
+        )
+    if int(ordinal, 0) != 0:
+        return None
+    guard = instruction.guard
+    value = instruction.operands[2]
+    return scope(
+        {".b32": "word shift size back", ".pred": "tagged"},
+        [
+            f"mov.b32 $word, {~TYPE_TAG & 0xFFFFFFFF:#x}",
+            f"{guard}ld.{match['space']}.b32 $word, [{address['address']}+{TYPE_OFFSET}]",
+            f"and.b32 $word, $word, {TYPE_MASK:#x}",
+            f"setp.eq.u32 $tagged, $word, {TYPE_TAG:#x}",
+            f"selp.b32 $shift, {ELEMENTS_SHIFT}, 0, $tagged",
+            f"shr.u32 $size, {value}, $shift",
+            "shl.b32 $back, $size, $shift",
+            f"setp.ne.and.b32 $tagged, $back, {value}, $tagged",
+            "@$tagged trap",
+            f"{guard}{instruction.opcode} [{address['address']}], {ordinal}, $size",
         ],
     )

@@ -508,7 +508,7 @@ def test_a_disassembler_that_fails_ends_the_audit(tools: Tools, cc: str) -> None
 @pytest.mark.parametrize("kernels", catalog.GEMM_ARCHITECTURES)
 def test_every_gemm_and_every_target_has_its_demands(kernels: str) -> None:
     row = catalog.gemm(kernels, *catalog.GEMM_ARCHITECTURES[kernels])
-    (wanted,) = [ones for pattern, ones in instructions.REQUIRED if pattern == "fp4_gemm_*"]
+    (wanted,) = [ones for pattern, ones in instructions.REQUIRED if pattern == "fp4_gemm_*/*"]
     for name in row.architectures:
         here = [one for one in wanted if Architecture.parse(name).major in one.majors]
         assert len(here) == 2
@@ -520,7 +520,7 @@ def test_a_lowered_gemm_and_lowered_quantization_have_demands_of_their_own() -> 
         pattern: [one for one in ones if A90.major in one.majors]
         for pattern, ones in instructions.REQUIRED
     }
-    gemm, quantization = wanted["fp4_gemm_*"], wanted["fp4_quantization_*"]
+    gemm, quantization = wanted["fp4_gemm_*/*"], wanted["fp4_quantization_*/*"]
     assert [one.every_kernel for one in gemm] == [True, True, True]
     assert [one.every_kernel for one in quantization] == [False]
     # The wait is the same instruction; the others are for lowered code alone.

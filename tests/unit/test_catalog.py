@@ -24,9 +24,22 @@ MODULES = [
     catalog.kv_dequantization("8.0", "9.0a", "12.0f"),
     catalog.kv_quantization("10.0a", "12.0f"),
     *(catalog.gemm(kernels, *names) for kernels, names in catalog.GEMM_ARCHITECTURES.items()),
+    *(catalog.moe(kernels, *names) for kernels, names in catalog.MOE_ARCHITECTURES.items()),
+    *(
+        catalog.group_gemm(kernels, *names)
+        for kernels, names in catalog.GROUP_GEMM_ARCHITECTURES.items()
+    ),
 ]
 FUNCTIONS = {function.name: function for module in MODULES for function in module.functions}
 OFFERED = {function.operator for function in FUNCTIONS.values() if function.operator}
+OF_EXPERTS = {"moe", "group_gemm"}
+DENSE = {
+    function.operator
+    for module in MODULES
+    if module.family not in OF_EXPERTS
+    for function in module.functions
+    if function.operator
+}
 # Answers a question about a device: it has no tensor, so no `out` form and no public function.
 INTERNAL = {operator for operator in OFFERED if operator.startswith("_")}
 # Per-token scales are an argument of FlashInfer's `nvfp4_quantize`.
@@ -150,14 +163,37 @@ def test_a_dense_preset_has_every_operator_for_each_of_its_blackwells(name: str)
     modules = PRESETS[name].modules
     targets = {target for module in modules for target in module.architectures} - {"9.0a"}
     for target in targets:
-        operators = {
-            function.operator
-            for module in modules
-            if target in module.architectures
-            for function in module.functions
-            if function.operator
-        }
-        assert operators == OFFERED, target
+        assert operators_of(modules, target) == DENSE, target
+
+
+def operators_of(modules: tuple[Module, ...], target: str) -> set[str]:
+    return {
+        function.operator
+        for module in modules
+        if target in module.architectures
+        for function in module.functions
+        if function.operator
+    }
+
+
+# FlashInfer has no grouped GEMM for 11.0, and of NVFP4 only for 12.x.
+NVFP4_GROUPS = "group_gemm_nvfp4_nt_groupwise"
+MXFP4_GROUPS = "group_gemm_mxfp8_mxfp4_nt_groupwise"
+
+
+@pytest.mark.parametrize("name", ["moe-12.0f", "moe-12.1a"])
+def test_a_preset_for_experts_has_every_operator(name: str) -> None:
+    modules = PRESETS[name].modules
+    (target,) = {target for module in modules for target in module.architectures} - {"9.0a"}
+    assert operators_of(modules, target) == OFFERED
+
+
+def test_full_has_every_operator_that_there_is_for_each_blackwell() -> None:
+    modules = PRESETS["full"].modules
+    assert operators_of(modules, "12.0f") == OFFERED
+    for target in ("10.0a", "10.3a"):
+        assert operators_of(modules, target) == OFFERED - {NVFP4_GROUPS}
+    assert operators_of(modules, "11.0a") == OFFERED - {NVFP4_GROUPS, MXFP4_GROUPS}
 
 
 def test_dense_has_every_blackwell_device() -> None:
@@ -169,23 +205,28 @@ def test_dense_has_every_blackwell_device() -> None:
 # What is lowered to Hopper
 
 
-def test_one_preset_is_lowered_and_says_that_it_is_for_tests() -> None:
-    assert [name for name, preset in PRESETS.items() if preset.lowered] == ["lowered"]
-    assert PRESETS["lowered"].description.startswith("TEST ONLY")
+def test_a_lowered_preset_says_that_it_is_for_tests() -> None:
+    for name, preset in PRESETS.items():
+        assert preset.lowered == name.startswith("lowered")
+        assert preset.lowered == preset.description.startswith("TEST ONLY")
     # Whoever does not choose one gets what can be shipped.
     assert not PRESETS["quick"].lowered
     assert not Preset("other", "nothing", ()).lowered
 
 
-def test_the_lowered_preset_has_every_operator_on_a_hopper() -> None:
-    modules = PRESETS["lowered"].modules
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("lowered", OFFERED - DENSE), ("lowered-moe", {MXFP4_GROUPS})],
+)
+def test_a_lowered_preset_has_every_operator_on_a_hopper(name: str, missing: set[str]) -> None:
+    modules = PRESETS[name].modules
     operators = {
         function.operator
         for module in modules
         for function in module.functions
         if function.operator
     }
-    assert operators == OFFERED
+    assert operators == OFFERED - missing
     for module in modules:
         # One image of a translation unit can be lowered: two would be for the same target.
         (target,) = module.architectures

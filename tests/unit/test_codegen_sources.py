@@ -113,7 +113,14 @@ def table_of(gxx: str, folder: Path, plan: BuildPlan) -> list[str]:
     main = f"""
         #include <cstdio>
         #include "kernel_table.h"
-        extern "C" {{ {bodies} char* fp4aot_no_environment(const char*); }}
+        extern "C" {{
+          {bodies}
+          char* fp4aot_no_environment(const char*);
+          int cudaDeviceGetAttribute(int* value, int attribute, int) {{
+            *value = attribute;
+            return 0;
+          }}
+        }}
         int main() {{
           for (size_t i = 0; i < fp4aot::kernel_entry_count; ++i) {{
             const fp4aot::KernelEntry& entry = fp4aot::kernel_entries[i];

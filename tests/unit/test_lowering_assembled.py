@@ -57,6 +57,8 @@ INSTRUCTIONS = {
         f"{CONTROL}.try_cancel.async.shared::cta.{ARRIVAL}.b128 [%r1], [%r2];",
         f"{CONTROL}.try_cancel.async.shared::cta.{ARRIVAL}.multicast::cluster::all.b128 "
         "[%r1], [%r2];",
+        "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%rd1], 0, %r1;",
+        "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%rd1], 0, %rd2;",
         f"{CONTROL}.query_cancel.is_canceled.pred.b128 %p1, %c1;",
         f"{CONTROL}.query_cancel.get_first_ctaid.v4.b32.b128 {{%r1, %r2, %r3, _}}, %c1;",
         f"{CONTROL}.query_cancel.get_first_ctaid::y.b32.b128 %r1, %c1;",

@@ -304,6 +304,47 @@ def test_which_copies_look(statement: str, rewritten: bool) -> None:
     assert (lower_text(statement) != statement) is rewritten
 
 
+REPLACE = "tensormap.replace.tile"
+DIMENSION = f"{REPLACE}.global_dim.shared::cta.b1024.b32"
+
+
+def test_a_kernel_that_writes_the_first_dimension_of_a_map_looks_too() -> None:
+    lowered = lower_text(f"@%p1 {DIMENSION} [%rd1], 0, %r2;")
+    assert f"@%p1 ld.shared::cta.b32 fp4aot_word, [%rd1+{TYPE_OFFSET}];" in lowered
+    assert f"@%p1 {DIMENSION} [%rd1], 0, fp4aot_size;" in lowered
+    setup = re.search(r"and.b32 fp4aot_word.*?shr.u32 fp4aot_size, %r2, fp4aot_shift", lowered)
+    assert setup is not None
+    for word, size in ((TYPE_TAG, 8), (TYPE_TAG ^ 0x80, 128), (0, 128)):
+        machine = Machine(fp4aot_word=word, **{"%r2": 128}).run(setup[0])
+        assert machine.registers["fp4aot_size"] == size
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"{DIMENSION} [%rd1], 1, %r2;",
+        f"{DIMENSION} [%rd1], 0x4, %r2;",
+        f"{REPLACE}.global_stride.shared::cta.b1024.b64 [%rd1], 0, %rd2;",
+        f"{REPLACE}.global_address.global.b1024.b64 [%rd1], %rd2;",
+    ],
+)
+def test_what_counts_rows_or_bytes_in_a_map_stays(statement: str) -> None:
+    assert lower_text(statement) == statement
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"{REPLACE}.box_dim.shared::cta.b1024.b32 [%rd1], 0, %r2;",
+        f"{REPLACE}.elemtype.shared::cta.b1024.b32 [%rd1], 13;",
+        f"{DIMENSION} [%rd1], %r9, %r2;",
+    ],
+)
+def test_other_changes_of_a_map_are_refused(statement: str) -> None:
+    with pytest.raises(LoweringError, match=r"tensormap\.replace"):
+        lower_text(f".target sm_120f\n{statement}\n")
+
+
 def test_both_sides_look_at_the_same_place() -> None:
     assert compiler_flags() == tuple(
         f"-DFP4AOT_TENSOR_MAP_TYPE_{name}={value:#x}u"

@@ -1,0 +1,13 @@
+// The MXFP4 grouped GEMM of FlashInfer's module gemm_sm100, in place of its two bindings, which
+// also name FP8's.
+#include "tvm_ffi_utils.h"
+
+void CutlassGroupGemmMXFP4GroupwiseScaledSM100(TensorView int_workspace_buffer,
+                                               TensorView float_workspace_buffer, TensorView A,
+                                               TensorView B, TensorView SFA, TensorView SFB,
+                                               TensorView D, TensorView m_indptr, int64_t n,
+                                               int64_t k, int64_t mma_sm, int64_t tile_m,
+                                               int64_t tile_n, int64_t tile_k, bool swap_ab);
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(group_gemm_mxfp4_nt_groupwise,
+                              CutlassGroupGemmMXFP4GroupwiseScaledSM100);
