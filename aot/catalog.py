@@ -8,7 +8,7 @@ build compares it with the compiled module and refuses a FlashInfer whose signat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -317,7 +317,7 @@ _MOE_SELECTION: Final = Selection(
 def group_gemm(
     kernels: str, *architectures: str, formats: tuple[str, ...] = ("mxfp4", "nvfp4")
 ) -> Module:
-    """Grouped GEMMs of CUTLASS, their FP4 part.
+    """Take the FP4 part of CUTLASS's grouped GEMMs.
 
     Parameters
     ----------
@@ -362,27 +362,35 @@ GROUP_GEMM_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 def _dense(*architectures: str) -> tuple[Module, ...]:
     """Every module of the dense path for some targets."""
-    groups = {
-        kernels: tuple(name for name in architectures if name in targets)
-        for kernels, targets in GEMM_ARCHITECTURES.items()
-    }
     return (
         *(quantization(name) for name in architectures),
         kv_quantization(*architectures),
         # Its kernels need no FP4 instruction: a Hopper reads an FP4 KV cache too.
         kv_dequantization("9.0a", *architectures),
-        *(gemm(kernels, *targets) for kernels, targets in groups.items() if targets),
+        *_in_groups(gemm, GEMM_ARCHITECTURES, architectures),
     )
 
 
 def _experts(*architectures: str) -> tuple[Module, ...]:
-    """Every module for mixtures of experts for some targets."""
-    rows = []
-    for make, groups in ((moe, MOE_ARCHITECTURES), (group_gemm, GROUP_GEMM_ARCHITECTURES)):
-        for kernels, targets in groups.items():
-            chosen = tuple(name for name in architectures if name in targets)
-            rows += [make(kernels, *chosen)] if chosen else []
-    return tuple(rows)
+    """Every module of mixtures of experts for some targets."""
+    return _in_groups(moe, MOE_ARCHITECTURES, architectures)
+
+
+def _grouped(*architectures: str) -> tuple[Module, ...]:
+    """Every module of grouped GEMMs for some targets."""
+    return _in_groups(group_gemm, GROUP_GEMM_ARCHITECTURES, architectures)
+
+
+def _in_groups(
+    make: Callable[..., Module],
+    groups: Mapping[str, tuple[str, ...]],
+    architectures: tuple[str, ...],
+) -> tuple[Module, ...]:
+    chosen = {
+        kernels: tuple(name for name in architectures if name in targets)
+        for kernels, targets in groups.items()
+    }
+    return tuple(make(kernels, *targets) for kernels, targets in chosen.items() if targets)
 
 
 MOE_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -449,15 +457,21 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             ),
             Preset(
                 "moe-12.0f",
-                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for 12.0f "
-                "(RTX PRO 6000, RTX 50, DGX Spark); KV dequantization also for 9.0a",
+                "quantization, KV cache, GEMM and mixture of experts for 12.0f (RTX PRO 6000, "
+                "RTX 50, DGX Spark); KV dequantization also for 9.0a",
                 (*_dense("12.0f"), *_experts("12.0f")),
             ),
             Preset(
                 "moe-12.1a",
-                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for 12.1a (DGX "
-                "Spark alone); KV dequantization also for 9.0a",
+                "quantization, KV cache, GEMM and mixture of experts for 12.1a (DGX Spark alone); "
+                "KV dequantization also for 9.0a",
                 (*_dense("12.1a"), *_experts("12.1a")),
+            ),
+            Preset(
+                "group-gemm-12.0f",
+                "quantization, KV cache, GEMM and grouped GEMM for 12.0f (RTX PRO 6000, RTX 50, "
+                "DGX Spark); KV dequantization also for 9.0a",
+                (*_dense("12.0f"), *_grouped("12.0f")),
             ),
             Preset(
                 "full",
@@ -467,6 +481,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 (
                     *_dense("10.0a", "10.3a", "11.0a", "12.0f"),
                     *_experts("10.0a", "10.3a", "11.0a", "12.0f"),
+                    *_grouped("10.0a", "10.3a", "11.0a", "12.0f"),
                 ),
             ),
             Preset(
@@ -479,13 +494,16 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             Preset(
                 "lowered-moe",
                 "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
-                "and GEMM, mixture of experts and NVFP4 grouped GEMM of 12.0f, lowered to 9.0a",
+                "and GEMM and mixture of experts of 12.0f, lowered to 9.0a",
+                (*_LOWERED, moe("120", "12.0f")),
+                lowered=True,
+            ),
+            Preset(
+                "lowered-group-gemm",
+                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
+                "and GEMM and NVFP4 grouped GEMM of 12.0f, lowered to 9.0a",
                 # MXFP8 by MXFP4 needs a product that aot.lowering has no replacement for.
-                (
-                    *_LOWERED,
-                    moe("120", "12.0f"),
-                    group_gemm("sm120", "12.0f", formats=("nvfp4",)),
-                ),
+                (*_LOWERED, group_gemm("sm120", "12.0f", formats=("nvfp4",))),
                 lowered=True,
             ),
         )

@@ -43,8 +43,9 @@ ESTIMATES: Final = (
     Estimate("gen_gemm_sm120_cutlass_fp4/*", 7200, 140, 90),
     Estimate("*/cutlass_kernel_file_gemm_grouped_*", 9400, 260, 240),
     Estimate("modules/nvfp4_moe_runners.cu", 2000, 210, 60),
-    Estimate("gen_gemm_sm1?0/group_gemm_mxfp4_*", 6000, 150, 90),
-    Estimate("gen_gemm_sm120/group_gemm_nvfp4_*", 6000, 150, 90),
+    # All tiles and both orders of the operands in one unit.
+    Estimate("gen_gemm_sm1?0/group_gemm_mxfp4_*f16*", 11500, 480, 400),
+    Estimate("gen_gemm_sm120/group_gemm_nvfp4_*f16*", 11500, 480, 400),
     Estimate("csrc/fp4_gemm_cutlass*.cu", 1400, 40, 10),
     Estimate("kernels/quantization.cu", 1300, 115),
     Estimate("csrc/fp4_kv_*.cu", 400, 8, 2),

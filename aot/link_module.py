@@ -82,7 +82,8 @@ def link_module(
     Raises
     ------
     BuildError
-        When a unit is missing or unneeded, when the exports differ, when a symbol would escape, or when binutils fail.
+        When a unit is missing or unneeded, when the exports differ, when a symbol would escape, or
+        when binutils fail.
     """
     if selected:
         check_selection(module, objects)

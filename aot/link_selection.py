@@ -1,4 +1,4 @@
-"""Does a selected part of a FlashInfer module have all that it needs, and nothing else?
+"""Whether a selected part of a FlashInfer module has all that it needs, and nothing else.
 
 Read from the symbol tables of its objects: an entry point needs the objects that define what it
 calls, these need others, and so on. What is never reached is unneeded, and a symbol of FlashInfer's
@@ -34,7 +34,8 @@ class ObjectSymbols:
 
 def read_symbols(path: Path) -> ObjectSymbols:
     """Read the global symbols of an object."""
-    defined, undefined = set(), set()
+    defined: set[str] = set()
+    undefined: set[str] = set()
     with path.open("rb") as stream:
         for section in ELFFile(stream).iter_sections():
             if not isinstance(section, SymbolTableSection):

@@ -21,7 +21,7 @@ _MINOR: Final = 76
 
 
 def lowered_symbols(module: ModulePlan) -> dict[str, str]:
-    """What a module's undefined symbols are renamed to; nothing where it is not lowered."""
+    """Say what a module's undefined symbols are renamed to; nothing where it is not lowered."""
     return {_ASKED: _name(_written_for(module))} if _is_lowered(module) else {}
 
 

@@ -26,8 +26,10 @@ from bad_inputs.batched import BATCHED, batched
 from bad_inputs.dequantize import DEQUANTIZE, HOST, NVFP4
 from bad_inputs.experts import EXPERTS, FUSED, GROUPED, experts
 from bad_inputs.gemm import GEMM, multiply, multiply_into
+from bad_inputs.group_gemm import ACCEPTED_GROUPS, GROUP_GEMM
 from bad_inputs.interleave import INTERLEAVE
 from bad_inputs.kv_cache import KV, KV_CACHE, KV_QUANTIZE, PAGED, kv_quantize, paged
+from bad_inputs.moe import MIXTURE, MOE_ACCEPTED
 from bad_inputs.per_token import PER_TOKEN, index, per_token
 from bad_inputs.quantize import QUANTIZE, quantize, quantize_out
 
@@ -103,6 +105,8 @@ ACCEPTED: tuple[tuple[str, Callable[[str], Arguments]], ...] = (
     ("mm_fp4", multiply(batch=(2,), b_descale=column_major(2, 4, 128))),
     ("mm_fp4.out", multiply_into()),
     ("mm_fp4.out", multiply_into(batch=(2,), out=uint8(2, 4, 96, dtype=HALF))),
+    *ACCEPTED_GROUPS,
+    *MOE_ACCEPTED,
 )
 
 
@@ -114,6 +118,8 @@ EVERY_DEVICE = (
     + KV_CACHE
     + PAGED
     + GEMM
+    + GROUP_GEMM
+    + MIXTURE
     + PER_TOKEN
     + BATCHED
     + EXPERTS

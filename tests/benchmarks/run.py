@@ -31,7 +31,7 @@ import torch
 from flashinfer_beside import use
 
 import fp4aot
-from benchmarks import gemm, graphs, names, quantize, stack, startup, table
+from benchmarks import gemm, graphs, moe, names, quantize, stack, startup, table
 from benchmarks.picture import draw
 from benchmarks.results import Failure, Measurement, Report, to_json
 from benchmarks.targets import judge
@@ -110,6 +110,8 @@ def measure(
             run.host_times(names.gemm_group(m, size), problem, gemm.gemm_contenders)
             run.host_times(names.linear_group(m, size), problem, gemm.linear_contenders)
         run.host_times(names.STACK, stack.Problem.draw(256), stack.contenders)
+        for tokens in names.MOE_TOKENS if moe.runs_here() else ():
+            run.host_times(names.moe_group(tokens), moe.Problem.draw(tokens), moe.contenders)
     run.gpu_times(names.REPLAY_SMALL, 1, 256)
     run.gpu_times(names.REPLAY_LARGE, 4096, 7168)
     return run
@@ -124,6 +126,7 @@ def describe_wheel() -> dict[str, Any]:
         "plan_hash": manifest.plan_hash,
         "library_sha256": manifest.library_sha256,
         "library_size": manifest.library_size,
+        "mixtures": moe.runs_here(),
         "versions": dict(manifest.versions),
     }
 

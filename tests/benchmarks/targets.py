@@ -122,10 +122,30 @@ TARGETS = (
     ),
 )
 
+MIXTURE_TARGETS = tuple(
+    Target(
+        f"{names.moe_group(tokens)} {text} / FlashInfer's",
+        (names.moe_group(tokens), ours.format("cutlass_fused_moe")),
+        (names.moe_group(tokens), theirs.format("cutlass_fused_moe")),
+        0.4,
+    )
+    for tokens in names.MOE_TOKENS
+    for text, ours, theirs in (
+        ("eager", names.OURS, names.THEIRS),
+        ("with buffers", names.OURS_BUFFERS, names.THEIRS_BUFFERS),
+    )
+)
+"""Of wheels that hold the kernels of a mixture of experts."""
 
-def judge(report: Report, targets: tuple[Target, ...] = TARGETS) -> tuple[Verdict, ...]:
-    """Hold a run against the targets."""
-    return tuple(_judge(report, target) for target in targets)
+
+def targets_of(report: Report) -> tuple[Target, ...]:
+    """Return the speeds to reach by the wheel of a run."""
+    return TARGETS + (MIXTURE_TARGETS if report.wheel.get("mixtures") else ())
+
+
+def judge(report: Report, targets: tuple[Target, ...] | None = None) -> tuple[Verdict, ...]:
+    """Hold a run against targets, by default those of its wheel."""
+    return tuple(_judge(report, one) for one in (targets or targets_of(report)))
 
 
 def _judge(report: Report, target: Target) -> Verdict:

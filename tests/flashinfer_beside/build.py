@@ -4,9 +4,11 @@ FlashInfer looks for ahead-of-time modules in ``flashinfer/data/aot/<name>/<name
 holds its Python package with such libraries, linked as its JIT links them, but from the very object
 files that our wheel is linked from. So whatever differs between the two is not the kernels.
 
-It reads ``build/wheel``: the plan and the objects of the wheel that was built last. FOLDER gets one
-archive, which `use.py` imports FlashInfer from on a machine with torch; nothing else has to travel
-there. FlashInfer's C++ and CUDA sources are left out: nothing can be compiled from the bundle.
+It reads ``build/wheel``: the plan and the objects of the wheel that was built last. (Where it has
+an entry of ours in place of FlashInfer's binding, FlashInfer's is compiled along: `binding.py`.)
+FOLDER gets one archive, which `use.py` imports FlashInfer from on a machine with torch; nothing
+else has to travel there. FlashInfer's C++ and CUDA sources are left out, but for a few that its
+Python copies: nothing can be compiled from the bundle.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from aot.lowering.tensor_map_coordinates import (  # noqa: E402
     compiler_flags,
 )
 from aot.plan import BuildPlan, ModulePlan, Roots  # noqa: E402
+from flashinfer_beside import binding  # noqa: E402
 from flashinfer_beside.use import ARCHIVE, DESCRIPTION, NEEDS, SITE  # noqa: E402
 
 AOT_FOLDER = Path("flashinfer") / "data" / "aot"
@@ -57,10 +60,11 @@ TVM_FFI = "apache-tvm-ffi"
 
 # Of a package that is there to be imported, not compiled against.
 LEFT_OUT = re.compile(
-    # Templates stay: FlashInfer renders them also where it compiles nothing.
-    r"(^flashinfer/data/(?!csrc/[^/]+\.jinja$))"
+    # Templates stay, and what is copied beside them: FlashInfer renders and copies these also where
+    # it compiles nothing.
+    r"(^flashinfer/data/(?!csrc/([^/]+\.jinja|(group_)?gemm_\w*sm120\w*\.cu)$))"
     r"|(^tvm_ffi/(3rdparty|include|share|src)/)"
-    r"|(__pycache__/)|(\.(a|c|cu|cuh|h|md|pyi|pyx|pxi)$)"
+    r"|(__pycache__/)|(^(?!flashinfer/data/).*\.(a|c|cu|cuh|h|md|pyi|pyx|pxi)$)"
 )
 
 
@@ -112,9 +116,15 @@ def link(built: Built, module: str, out: Path, compiler: Path) -> None:
     Raises
     ------
     BuildError
-        When it does not link, or needs a function of CUDA's that is not in it.
+        When it does not link, or needs a function of CUDA's or FlashInfer's that is not in it.
     """
     runtime = built.roots.cuda / "lib64" / "libcudart_static.a"
+    objects: Sequence[Path] = built.objects[module]
+    if module in binding.BINDINGS:
+        planned = next(planned for planned in built.plan.modules if planned.name == module)
+        objects = binding.objects_with_binding(
+            built.plan, built.roots, planned, objects, out.parent, compiler
+        )
     added: list[str | Path] = []
     if built.plan.lowering:
         # The same replacement of tensor maps as in the lowered wheel.
@@ -131,7 +141,7 @@ def link(built: Built, module: str, out: Path, compiler: Path) -> None:
         added = [wrapper, *(f"-Wl,--wrap={name}" for name in WRAPPED_FUNCTIONS)]
     process.run(
         [
-            *(compiler, "-shared", "-o", out, *built.objects[module], *added),
+            *(compiler, "-shared", "-o", out, *objects, *added),
             *(runtime, "-lrt", "-lpthread", "-ldl"),
             # A second CUDA runtime must not lend its symbols to torch's, nor take them from it.
             *("-Wl,--exclude-libs,ALL", "-Wl,--strip-all"),
@@ -144,6 +154,8 @@ def link(built: Built, module: str, out: Path, compiler: Path) -> None:
     ).stdout.split()
     if strays := sorted(name for name in symbols if re.match(r"_*cu(da)?[A-Z]", name)):
         raise BuildError(f"{out.name} needs {', '.join(strays)}, which nothing gives it")
+    if module in binding.BINDINGS and (unmet := binding.absent_from(symbols)):
+        raise BuildError(f"{out.name} needs {unmet[0]} and {len(unmet) - 1} more of FlashInfer's")
 
 
 def download(requirements: Iterable[str], lock: Path, python_version: str, folder: Path) -> None:

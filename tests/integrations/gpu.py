@@ -45,15 +45,18 @@ def main() -> int:
             found = machine.run("start.py", side, *machine.options())
             starts.append(found | {"problems": run.start_problems(found)})
             print(f"start  {side:<8}{found.get('seconds', found.get('error'))}", flush=True)
+        moe = run.run_moe(machine)
+        for found in moe:
+            print(f"moe    {found['side']:<8}{found.get('cases', found.get('error'))}", flush=True)
         timed = (run.Case("0.5.21", "stock"), run.Case("0.5.21", "plugin"))
         results = [found | {"timed": True} for found in run.run_all(machine, timed, 1)]
         rest = [case for case in run.cases() if case not in timed]
         results += run.run_all(machine, rest, arguments.jobs)
-    report = {"sglang": results, "start": starts[1:]}
+    report = {"sglang": results, "start": starts[1:], "moe": moe}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1))
     print(render.tables(report))
-    return int(any(found["problems"] for found in (*results, *starts)))
+    return int(any(found["problems"] for found in (*results, *starts, *moe)))
 
 
 if __name__ == "__main__":

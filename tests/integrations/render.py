@@ -65,6 +65,8 @@ def tables(report: dict[str, Any]) -> str:
             for one in timed
         )
         parts.append(table(rows, (*head, "all graphs captured after s")))
+    if "moe" in report:
+        parts += ["### The experts of SGLang 0.5.23", moe_table(report["moe"])]
     if own:
         parts.insert(1, table(map(_row, own), HEADINGS))
         parts.insert(1, "With the FlashInfer that each SGLang asks for:")
@@ -110,6 +112,27 @@ def vllm_table(found: dict[str, Any]) -> str:
         return f"**did not run**: {found['error'][:200]}"
     rows = ((f"`{name}`", found["before"][name], what) for name, what in found["after"].items())
     return table(rows, ("wrapper", "stock", "after `load_general_plugins()`"))
+
+
+def moe_table(sides: Iterable[dict[str, Any]]) -> str:
+    """Write what the calls of SGLang's mixture of experts did, and what came of them."""
+    rows = []
+    for found in sides:
+        if "cases" not in found:
+            reason = f"**did not run**: {found['error'][:100]}"
+            rows.append([SIDES[found["side"]], "", "", "", "", reason, ""])
+            continue
+        seconds = found["seconds"]
+        first = seconds.get("first result")
+        after = "none" if first is None else f"{first - seconds['sglang']:.1f}"
+        for name, what in found["cases"].items():
+            did = found["events"].get(name, {})
+            counts = (len(did.get(kind, ())) for kind in ("process", "file", "lock"))
+            reason = next((text for key, text in _REASONS if key in what), what[:120])
+            rows.append([SIDES[found["side"]], name, *counts, reason, after])
+            after = ""
+    head = ("FlashInfer's functions", "tokens", "processes started", "files written or changed")
+    return table(rows, (*head, "file locks", "result", "first result, s after SGLang's import"))
 
 
 def start_table(starts: list[dict[str, Any]]) -> str:

@@ -32,6 +32,9 @@ RAW = ("0.5.11",)
 # Those whose servers still compile; in later ones the code is left, and unused.
 BREAKABLE = ("0.5.23",)
 PIECES, SPLIT_PIECES = 6, 5
+# Whose mixture of experts is run, and how.
+MOE = "0.5.23"
+MOE_CASES = ("bfloat16", "quantized before", "all-to-all")
 
 
 @dataclass(frozen=True)
@@ -130,18 +133,22 @@ class Machine:
             | environment,
         )
 
-    def run_case(self, case: Case) -> dict[str, Any]:
-        """Run one case."""
+    def needs(self) -> list[str]:
+        """Name what SGLang needs and the interpreter may not have, as the harnesses take it."""
         python = subprocess.run(
             [self.python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
             capture_output=True,
             text=True,
             check=True,
         ).stdout.strip()
+        return ["--needs", str(self.sources / str(wheels.MSGSPEC[python]))]
+
+    def run_case(self, case: Case) -> dict[str, Any]:
+        """Run one case."""
         found = self.run(
             "sglang_harness.py",
             *(str(self.sources / f"sglang-{case.version}"), case.version, case.side),
-            *("--graphs", case.graphs, "--needs", str(self.sources / str(wheels.MSGSPEC[python]))),
+            *("--graphs", case.graphs, *self.needs()),
             *self.options(),
             path=self.sources / str(wheels.FLASHINFER[case.version]) if case.flashinfer else None,
         )
@@ -213,6 +220,52 @@ def start_problems(found: dict[str, Any]) -> list[str]:
     return [f"stock FlashInfer made no {kind}" for kind in wanted if not first.get(kind)]
 
 
+def run_moe(machine: Machine, sides: Iterable[str] = ("stock", "plugin")) -> list[dict[str, Any]]:
+    """Run SGLang's mixture of experts, one side after the other: they are timed."""
+    results = []
+    for side in sides:
+        found = machine.run(
+            "moe_harness.py",
+            *(str(machine.sources / f"sglang-{MOE}"), MOE, side),
+            *(*machine.needs(), *machine.options()),
+            timeout=600,
+        )
+        results.append({"side": side} | found | {"problems": moe_problems(found)})
+    return results
+
+
+def moe_problems(found: dict[str, Any]) -> list[str]:
+    """Say what is not as it should be in what `moe_harness.py` printed."""
+    if "cases" not in found:
+        return [found["error"]]
+    stock, on_gpu = found["side"] == "stock", found["device"] == "cuda"
+    wrong = list(found["not_listed"])
+    if not found["bound"].startswith("flashinfer." if stock else "fp4aot."):
+        wrong.append(f"SGLang calls {found['bound']}")
+    if tuple(found["cases"]) != MOE_CASES:
+        wrong.append(f"called were {', '.join(found['cases'])}")
+    cases = found["cases"].items()
+    if not stock:
+        wrong += [f"{name}: {what}" for name, what in cases if what != "right"]
+        return wrong + [f"{name} did {did}" for name, did in found["events"].items()]
+    if on_gpu:
+        # Prebuilt, or it wants to compile what the bundle does not have.
+        known = ("right", "MissingModuleError", "RuntimeError: Ninja build failed")
+        return wrong + [f"{name}: {what}" for name, what in cases if not what.startswith(known)]
+    wrong += [
+        f"stock FlashInfer did not look for a compiler: {name}: {what}"
+        for name, what in cases
+        if "Ninja build failed" not in what
+    ]
+    # Without this, the check proves nothing.
+    first = found["events"].get(MOE_CASES[0], {})
+    return wrong + [
+        f"stock FlashInfer made no {kind}"
+        for kind in ("process", "file", "lock")
+        if not first.get(kind)
+    ]
+
+
 def vllm_problems(found: dict[str, Any]) -> list[str]:
     """Say what is not as it should be in what `vllm_harness.py` printed."""
     if "after" not in found:
@@ -234,11 +287,12 @@ def main() -> int:
     results = run_all(machine, [*cases(), *own_flashinfer_cases()], arguments.jobs)
     starts = [machine.run("start.py", side) for side in ("stock", "fp4aot")]
     starts = [found | {"problems": start_problems(found)} for found in starts]
+    moe = run_moe(machine)
     vllm = machine.run("vllm_harness.py", str(machine.sources / str(wheels.VLLM)), "plugin")
     vllm |= {"version": wheels.VLLM.version, "problems": vllm_problems(vllm)}
-    report = {"sglang": results, "start": starts, "vllm": vllm}
+    report = {"sglang": results, "start": starts, "moe": moe, "vllm": vllm}
     arguments.json.write_text(json.dumps(report, indent=1))
-    return int(any(found["problems"] for found in (*results, *starts, vllm)))
+    return int(any(found["problems"] for found in (*results, *starts, *moe, vllm)))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,15 @@ def calls(device: str) -> dict[str, Callable[[Any], Any]]:
     tables = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32, device=device)
     lengths = torch.tensor([20, 17], dtype=torch.int32, device=device)
     dense = [torch.full((2, 32, 2, 64), 7.0, device=device).bfloat16() for _ in range(2)]
+    grouped, group_scales = fp4aot.fp4_quantize(random(8, 256), scale)
+    group_weights, group_weight_scales = fp4aot.fp4_quantize(random(128, 256), scale)
+    groups = (torch.tensor([0, 8], dtype=torch.int32, device=device),)
+    eights = random(8, 256).to(torch.float8_e4m3fn)
+    exponents = torch.full((128, 8), 127, dtype=torch.uint8, device=device)
+    fc1, fc1_scales = fp4aot.fp4_quantize(random(128, 256), scale)
+    fc2, fc2_scales = fp4aot.fp4_quantize(random(256, 64), scale)
+    experts = torch.zeros(7, 1, dtype=torch.int32, device=device)
+    moe_scales = [scale, fc1_scales[None], 1 / scale, scale, fc2_scales[None], 1 / scale]
     return {
         "fp4_quantize": lambda f: f(x, scale),
         "nvfp4_quantize": lambda f: f(x, scale),
@@ -118,6 +127,20 @@ def calls(device: str) -> dict[str, Callable[[Any], Any]]:
         ),
         "mm_fp4": lambda f: f(
             values, weights.T, scales, weight_scales.T, scale, torch.bfloat16, backend="cutlass"
+        ),
+        "group_gemm_nvfp4_nt_groupwise": lambda f: f(
+            grouped, group_weights[None], group_scales, group_weight_scales[None], *groups
+        ),
+        "group_gemm_mxfp8_mxfp4_nt_groupwise": lambda f: f(
+            eights, group_weights[None], exponents, exponents[None], *groups
+        ),
+        "cutlass_fused_moe": lambda f: f(
+            *(x, experts, torch.ones(7, 1, device=device)),
+            *(fc1[None].view(torch.int64), fc2[None].view(torch.int64), torch.bfloat16),
+            [one.view(torch.int32) if one.dtype == torch.uint8 else one for one in moe_scales],
+        ),
+        "cutlass_fused_moe_workspace_size": lambda f: f(
+            *(7, 256, 64, 1, 1), x_dtype=torch.bfloat16, weight_dtype=torch.int64
         ),
         "get_fp4_quantization_module": lambda f: f("120f"),
         "get_fp4_kv_quantization_module": lambda f: f(),

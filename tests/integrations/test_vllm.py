@@ -12,6 +12,7 @@ WRAPPERS = {
     "flashinfer_quant_nvfp4_8x4_sf_layout",
     "nvfp4_block_scale_interleave",
     "flashinfer_scaled_fp4_mm",
+    "flashinfer_cutlass_fused_moe",
 }
 
 

@@ -4,14 +4,19 @@
 or ``plugin``: after vLLM's own `load_general_plugins()`, which finds fp4aot's entry point.
 
 What is vLLM's own runs as it is: ``plugins``, ``utils.flashinfer``, ``envs``, ``logger``,
-``logging_utils`` and the small modules that they import. What is not:
+``logging_utils`` and the small modules that they import; for the experts
+``fused_moe/experts/flashinfer_cutlass_moe.py``, ``fused_moe/activation.py`` and
+``quantization/utils/flashinfer_utils.py``. What is not:
 
-*Bare packages* (a path and no code), because their ``__init__`` imports the engine: ``vllm``.
+*Bare packages* (a path and no code), because their ``__init__`` imports the engine or its layers:
+    ``vllm``, and those of `BARE`.
 
 *Seeded*: ``vllm.platforms``, with a platform that says CUDA and capability 12.0: the real one asks
     a driver.
 
-*Placeholder* (`placeholders`): ``regex``, which is not installed here and not used on this path.
+*Placeholders* (`placeholders`): ``regex``, which is not installed here and not used on this path,
+    and of vLLM's own those of `OF_VLLM`: base classes and descriptions of the experts, whose
+    attributes are set here as vLLM's configuration would.
 
 `VLLM_HAS_FLASHINFER_CUBIN` is 1: without it or a compiler on the machine, vLLM takes FlashInfer for
 absent and calls nothing of it. vLLM's own operators (``vllm::flashinfer_mm_fp4`` and its like) are
@@ -35,10 +40,22 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from integrations import moe_harness  # noqa: E402
 from integrations.placeholders import Placeholders  # noqa: E402
 from integrations.sglang_harness import capability, describe  # noqa: E402
 
 SIDES = ("stock", "plugin")
+_LAYERS = "vllm.model_executor.layers"
+BARE = (
+    *("vllm.model_executor", _LAYERS, f"{_LAYERS}.fused_moe", f"{_LAYERS}.fused_moe.experts"),
+    *(f"{_LAYERS}.quantization", f"{_LAYERS}.quantization.utils"),
+)
+OF_VLLM = (
+    f"{_LAYERS}.fused_moe.config",
+    f"{_LAYERS}.fused_moe.modular_kernel",
+    f"{_LAYERS}.fused_moe.topk_weight_and_reduce",
+    f"{_LAYERS}.quantization.utils.quant_utils",
+)
 
 
 def main() -> int:
@@ -71,10 +88,14 @@ def run(folder: Path, side: str) -> dict[str, Any]:
 
 def bring_up(folder: Path) -> Any:
     """Import ``vllm.utils.flashinfer`` from an unpacked wheel."""
-    vllm = types.ModuleType("vllm")
-    vllm.__path__ = [str(folder / "vllm")]
-    sys.modules["vllm"] = vllm
-    Placeholders(("regex",)).install()
+    for name in ("vllm", *BARE):
+        module = types.ModuleType(name)
+        module.__path__ = [str(folder.joinpath(*name.split(".")))]
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+    Placeholders(("regex", *OF_VLLM)).install()
     platforms = types.ModuleType("vllm.platforms")
     platforms.current_platform = _Platform()
     sys.modules["vllm.platforms"] = platforms
@@ -140,6 +161,13 @@ def call_all(wrappers: Any) -> dict[str, str]:
             (expected,),
         ),
     }
+    experts = moe_harness.make_experts("cpu")
+    selected = experts.on_one_rank()
+    packed = {"input": experts.values, "input_sf": experts.block_scales}
+    calls["flashinfer_cutlass_fused_moe"] = (
+        lambda _: run_experts(experts, selected),
+        (moe_harness.mixture(experts, selected, **packed),),
+    )
     found = {}
     for name, (call, right) in calls.items():
         try:
@@ -154,6 +182,41 @@ def call_all(wrappers: Any) -> dict[str, str]:
         )
         found[name] = "right" if same else "another result"
     return found
+
+
+def run_experts(experts: moe_harness.Experts, selected: torch.Tensor) -> torch.Tensor:
+    """Call `FlashInferExperts.apply`, which calls the wrapper, as vLLM's modular kernel does."""
+    module = importlib.import_module(f"{_LAYERS}.fused_moe.experts.flashinfer_cutlass_moe")
+    layer = object.__new__(module.FlashInferExperts)
+    scales = list(experts.scales)
+    for index in (1, 4):
+        scales[index] = scales[index].view(torch.float8_e4m3fn)
+    layer.a1_gscale, layer.w1_scale, layer.g1_alphas = scales[:3]
+    layer.a2_gscale, layer.w2_scale, layer.g2_alphas = scales[3:]
+    layer.quant_dtype = layer.weight_quant_dtype = "nvfp4"
+    layer.use_deepseek_fp8_block_scale = False
+    layer.gemm1_alpha = layer.gemm1_beta = layer.gemm1_clamp_limit = None
+    layer.out_dtype = torch.bfloat16
+    layer.tp_size, layer.tp_rank, layer.ep_size, layer.ep_rank = 1, 0, 1, 0
+    output = torch.full_like(experts.tokens, float("nan"))
+    layer.apply(
+        output=output,
+        hidden_states=experts.values,
+        w1=experts.fc1,
+        w2=experts.fc2,
+        topk_weights=experts.weights,
+        topk_ids=selected,
+        activation=module.MoEActivation.SILU,
+        global_num_experts=moe_harness.EXPERTS,
+        expert_map=None,
+        a1q_scale=experts.block_scales,
+        a2_scale=None,
+        workspace13=None,
+        workspace2=None,
+        expert_tokens_meta=None,
+        apply_router_weight_on_input=False,
+    )
+    return output
 
 
 class _Log(logging.Handler):

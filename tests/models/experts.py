@@ -1,10 +1,10 @@
-"""Mixture of experts after its router, as one function of tensors."""
+"""Mixture of experts after its router, as a loop: what the fused operator is compared with."""
 
 from __future__ import annotations
 
 import torch
 
-import fp4aot
+from fp4aot.gemm import fp4_linear
 
 
 def masked_experts(
@@ -22,10 +22,10 @@ def masked_experts(
 ) -> torch.Tensor:
     """Run every expert on every token, and add up what the router asked for.
 
-    Arguments are those of FlashInfer's `cutlass_fused_moe`, in its order, with its `quant_scales`
-    written out: **where this is called, the fused operator will be**, once the package has it.
-    Until then this loop is what it is to be compared with. It costs `experts / experts per token`
-    times the work, and has no shape that depends on the routing, so a compiler traces through it.
+    Arguments are those of `fp4aot.cutlass_fused_moe`, in its order, with its `quant_scales` written
+    out. It is made of `fp4aot.fp4_linear` alone, which has tests of its own. It costs `experts /
+    experts per token` times the work. Weights are summed over an expert that was selected twice
+    before they are applied, and experts are added up in their order: last bits may differ.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def masked_experts(
     token_selected_experts, token_final_scales
         `[T, experts per token]`, integers and float32.
     fc1_expert_weights, fc2_expert_weights
-        Packed e2m1, `[E, 2 * intermediate, hidden / 2]` (gate, then up) and
+        Packed e2m1, `[E, 2 * intermediate, hidden / 2]` (up, then gate) and
         `[E, hidden, intermediate / 2]`, uint8.
     fc1_act_global, fc2_act_global
         Global scale of each GEMM's input, float32 `[1]`.
@@ -45,16 +45,16 @@ def masked_experts(
     """
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(fc1_expert_weights.shape[0]):
-        gate_up = fp4aot.fp4_linear(
+        up_gate = fp4_linear(
             x,
             fc1_expert_weights[expert],
             fc1_weight_block_sf[expert],
             fc1_global[expert : expert + 1],
             fc1_act_global,
         )
-        gate, up = gate_up.chunk(2, dim=-1)
-        output = fp4aot.fp4_linear(
-            torch.nn.functional.silu(gate) * up,
+        up, gate = up_gate.float().chunk(2, dim=-1)
+        output = fp4_linear(
+            (torch.nn.functional.silu(gate) * up).to(x.dtype),
             fc2_expert_weights[expert],
             fc2_weight_block_sf[expert],
             fc2_global[expert : expert + 1],

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fp4aot.nn import route
 from models.attention import causal_attention
 from models.config import Glm5Config
 
@@ -161,16 +162,18 @@ class Router(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `[T, experts per token]` expert numbers and their weights, float32."""
-        scores = functional.linear(x.float(), self.weight).sigmoid()
-        chosen = (scores + self.e_score_correction_bias).topk(self.config.num_experts_per_tok)[1]
-        weights = scores.gather(1, chosen)
-        if self.config.norm_topk_prob:
-            weights = weights / (weights.sum(dim=1, keepdim=True) + 1e-20)
-        return chosen, weights * self.routed_scaling_factor
+        return route(
+            functional.linear(x.float(), self.weight),
+            self.config.num_experts_per_tok,
+            scoring="sigmoid",
+            renormalize=self.config.norm_topk_prob,
+            correction_bias=self.e_score_correction_bias,
+            routed_scaling_factor=self.routed_scaling_factor,
+        )
 
 
 class Experts(nn.ModuleList):
-    """The experts before they are quantized: a loop, as `experts.masked_experts` is one."""
+    """The experts before they are quantized: a loop over all of them."""
 
     def __init__(self, config: Glm5Config) -> None:
         super().__init__(
@@ -197,7 +200,7 @@ class MoE(nn.Module):
         super().__init__()
         self.split = False
         self.gate = Router(config)
-        # Another module after quantization: `nvfp4.NVFP4Experts`.
+        # Another module after quantization: `nvfp4.NVFP4Experts`, a `fp4aot.nn.NVFP4MoE`.
         self.experts: nn.Module = Experts(config)
         self.shared_experts = MLP(
             config.hidden_size, config.n_shared_experts * config.moe_intermediate_size

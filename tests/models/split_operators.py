@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+import fp4aot
 from models.attention import causal_attention
-from models.experts import masked_experts
 
 
 @torch.library.custom_op("glm5::attention", mutates_args=("out",))
@@ -44,21 +44,23 @@ def moe(
     fc2_global: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Write `masked_experts` of the arguments into `out`."""
-    out.copy_(
-        masked_experts(
-            x,
-            token_selected_experts,
-            token_final_scales,
-            fc1_expert_weights,
-            fc2_expert_weights,
+    """Write `cutlass_fused_moe` of the arguments into `out`."""
+    fp4aot.cutlass_fused_moe(
+        x,
+        token_selected_experts,
+        token_final_scales,
+        fc1_expert_weights,
+        fc2_expert_weights,
+        out.dtype,
+        (
             fc1_act_global,
             fc1_weight_block_sf,
             fc1_global,
             fc2_act_global,
             fc2_weight_block_sf,
             fc2_global,
-        )
+        ),
+        output=out,
     )
 
 

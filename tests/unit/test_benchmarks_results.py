@@ -8,7 +8,7 @@ import statistics
 import pytest
 from benchmarks import names, table
 from benchmarks.results import Failure, Measurement, Report, from_json, summarize, to_json
-from benchmarks.targets import TARGETS, Target, judge
+from benchmarks.targets import MIXTURE_TARGETS, TARGETS, Target, judge
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +92,34 @@ def test_every_limit_of_the_issue_is_among_the_targets():
     assert len(gemms) == 2 * len(names.GEMM_SIZES)
     for target in gemms:
         assert target.ours[0] == target.beside[0], "ours and theirs are of one group"
+
+
+def moe_report(ours: float, theirs: float, **wheel) -> Report:
+    name, group = "cutlass_fused_moe", names.moe_group(16)
+    found = report(
+        measurement(names.OURS.format(name), ours, group=group),
+        measurement(names.THEIRS.format(name), theirs, "flashinfer", group),
+    )
+    found.wheel.update(wheel)
+    return found
+
+
+def test_mixtures_are_judged_where_the_wheel_has_them():
+    with_them = {v.target: v for v in judge(moe_report(20, 50, mixtures=True))}
+    assert set(with_them) == {*TARGETS, *MIXTURE_TARGETS}
+    eager = next(t for t in MIXTURE_TARGETS if "T=16" in t.name and "eager" in t.name)
+    assert (with_them[eager].value, with_them[eager].reached) == (0.4, True)
+    assert {with_them[other].reached for other in MIXTURE_TARGETS if other != eager} == {None}
+    for without in ({}, {"mixtures": False}):
+        assert len(judge(moe_report(20, 50, **without))) == len(TARGETS)
+
+
+def test_mixtures_are_held_against_flashinfer_s_call_of_the_same_kind():
+    assert {target.limit for target in MIXTURE_TARGETS} == {0.4}
+    assert len(MIXTURE_TARGETS) == 2 * len(names.MOE_TOKENS)
+    for target in MIXTURE_TARGETS:
+        assert target.ours[0] == target.beside[0], "ours and theirs are of one group"
+        assert ("workspace" in target.ours[1]) == ("workspace" in target.beside[1])
 
 
 def test_units_are_not_mixed():

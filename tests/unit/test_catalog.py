@@ -181,11 +181,18 @@ NVFP4_GROUPS = "group_gemm_nvfp4_nt_groupwise"
 MXFP4_GROUPS = "group_gemm_mxfp8_mxfp4_nt_groupwise"
 
 
-@pytest.mark.parametrize("name", ["moe-12.0f", "moe-12.1a"])
-def test_a_preset_for_experts_has_every_operator(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("moe-12.0f", {NVFP4_GROUPS, MXFP4_GROUPS}),
+        ("moe-12.1a", {NVFP4_GROUPS, MXFP4_GROUPS}),
+        ("group-gemm-12.0f", OFFERED - DENSE - {NVFP4_GROUPS, MXFP4_GROUPS}),
+    ],
+)
+def test_a_preset_for_experts_has_the_dense_path_too(name: str, missing: set[str]) -> None:
     modules = PRESETS[name].modules
     (target,) = {target for module in modules for target in module.architectures} - {"9.0a"}
-    assert operators_of(modules, target) == OFFERED
+    assert operators_of(modules, target) == OFFERED - missing
 
 
 def test_full_has_every_operator_that_there_is_for_each_blackwell() -> None:
@@ -216,7 +223,11 @@ def test_a_lowered_preset_says_that_it_is_for_tests() -> None:
 
 @pytest.mark.parametrize(
     ("name", "missing"),
-    [("lowered", OFFERED - DENSE), ("lowered-moe", {MXFP4_GROUPS})],
+    [
+        ("lowered", OFFERED - DENSE),
+        ("lowered-moe", {MXFP4_GROUPS, NVFP4_GROUPS}),
+        ("lowered-group-gemm", OFFERED - DENSE - {NVFP4_GROUPS}),
+    ],
 )
 def test_a_lowered_preset_has_every_operator_on_a_hopper(name: str, missing: set[str]) -> None:
     modules = PRESETS[name].modules

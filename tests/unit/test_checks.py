@@ -22,6 +22,8 @@ REFERENCES = [
         "dequantize",
         "kv_cache",
         "gemm",
+        "group_gemm",
+        "moe",
         "per_token",
         "batched",
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -13,9 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from flashinfer_beside import build, use
+from flashinfer_beside import binding, build, use
 
 from aot import locks
+from aot.catalog import PRESETS
 from aot.errors import BuildError, PlanError
 from aot.host_compiler import find_host_compiler
 
@@ -55,6 +58,9 @@ def test_every_need_is_pinned_with_hashes(lock):
         ("flashinfer/tuning_configs/a.json", True),
         ("flashinfer/data/csrc/fp4_gemm_cutlass_sm120.jinja", True),
         ("flashinfer/data/csrc/fp4_kv_quantization.cu", False),
+        ("flashinfer/data/csrc/group_gemm_sm120_binding.cu", True),
+        ("flashinfer/data/csrc/gemm_groupwise_sm120.cu", True),
+        ("flashinfer/data/csrc/gemm_groupwise_sm100.cu", False),
         ("flashinfer/data/cutlass/include/cute/util.jinja", False),
         ("flashinfer/experimental/x/csrc/k.cuh", False),
         ("flashinfer/__pycache__/a.cpython-311.pyc", False),
@@ -137,6 +143,126 @@ def test_an_unknown_module_and_a_missing_build_are_named(tmp_path, monkeypatch):
     make_build(tmp_path, monkeypatch, EXPORT)
     with pytest.raises(PlanError, match="the plan has no nonsense; it has fp4_quantization_100"):
         build.read_build(tmp_path, ["nonsense"])
+
+
+MISSING = {
+    "_ZN12tensorrt_llm7kernels6RunnerIfE3runEv": True,
+    "_ZTVN12tensorrt_llm7kernels6RunnerIfEE": True,
+    "_ZTIN12tensorrt_llm7kernels9InterfaceE": True,
+    "_Z33CutlassGroupGemmFP8GroupwiseScaledv": True,
+    "_ZN9deep_gemm3jit8Compiler5buildEv": True,
+    "_ZNSt6vectorIiSaIiEE3endEv": False,
+    "_ZTVN10__cxxabiv120__si_class_type_infoE": False,
+    "cudaMalloc": False,
+    "TVMFFIErrorSetRaised": False,
+}
+
+
+def test_what_a_binding_names_of_other_dtypes_is_told_from_what_libraries_have():
+    assert binding.absent_from(MISSING) == sorted(n for n, ours in MISSING.items() if ours)
+    symbols = binding.ObjectSymbols(frozenset(list(MISSING)[:1]), frozenset(MISSING))
+    assert next(iter(MISSING)) not in binding.absent(symbols)
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "message"),
+    [
+        ("return f() == 0 && v[0] == 0 && v[4095] == 0 ? 0 : 1;", 0, ""),
+        ("run();", -signal.SIGABRT, "this bundle of FlashInfer holds FP4 kernels alone"),
+    ],
+    ids=["idle functions and tables", "a runner of another dtype"],
+)
+def test_stubs_link_and_say_what_they_are(tmp_path, statement, status, message):
+    run, table = list(MISSING)[:2]
+    stubs = tmp_path / "stubs.cpp"
+    stubs.write_text(binding.stub_source([run, table], ["f"], "int own() { return 7; }"))
+    main = tmp_path / "main.cpp"
+    main.write_text(
+        f'extern char v[] __asm__("{table}");\nvoid run() __asm__("{run}");\n'
+        'extern "C" { int own(); int __tvm_ffi_f(void*, const void*, int, void*); }\n'
+        "int f() { return __tvm_ffi_f(0, 0, 0, 0) + own() - 7; }\n"
+        f"int main() {{ {statement} }}\n"
+    )
+    program = tmp_path / "program"
+    command = [find_host_compiler().path, "-std=c++17", "-O1", "-fPIC", stubs, main, "-o", program]
+    build.process.run(command, purpose="link stubs", error=BuildError)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+
+
+def make_toolkit_stand_in(folder: Path) -> None:
+    """A compiler by nvcc's name: it leaves out what only nvcc knows."""
+    nvcc = folder / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    compiler = find_host_compiler().path
+    nvcc.write_text(f'#!/bin/sh\nshift 2\nexec {compiler} -x c++ "$@"\n')
+    nvcc.chmod(0o755)
+
+
+def make_selected_module(folder: Path, source: str) -> tuple:
+    """A module with a kernel, an entry of ours, and FlashInfer's binding."""
+    make_toolkit_stand_in(folder)
+    csrc = folder / "flashinfer" / "csrc"
+    csrc.mkdir(parents=True)
+    (csrc / "group_gemm_sm120_binding.cu").write_text(source)
+    names = ("kernel", "modules_nvfp4_group_gemm_sm120")
+    for name in names:
+        compile_c(
+            f"int {name}(void) {{ return 5; }}\nint export_(void) {{ return 5; }}"
+            if name != "kernel"
+            else "int kernel(void) { return 5; }",
+            folder / f"{name}.o",
+        )
+    module = SimpleNamespace(
+        name="gemm_sm120",
+        images=("12.0f",),
+        architectures=("12.0f",),
+        units=tuple(SimpleNamespace(name=name, flags=("-fPIC", "-DANSWER=5")) for name in names),
+    )
+    plan = SimpleNamespace(modules=(module,), lowering="")
+    roots = SimpleNamespace(
+        cuda=folder / "cuda", flashinfer=folder / "flashinfer", expand=lambda flag: flag
+    )
+    return plan, roots, module, [folder / f"{name}.o" for name in names]
+
+
+BINDING = """
+void CutlassGroupGemmFP8GroupwiseScaled();
+extern "C" int kernel(void);
+extern "C" int export_(void) {
+  if (kernel() != ANSWER) CutlassGroupGemmFP8GroupwiseScaled();
+  return 0;
+}
+"""
+
+
+def test_flashinfer_s_binding_takes_the_place_of_ours(tmp_path):
+    plan, roots, module, objects = make_selected_module(tmp_path, BINDING)
+    compiler = find_host_compiler().path
+    linked = binding.objects_with_binding(plan, roots, module, objects, tmp_path, compiler)
+    merged, stubs = (binding.read_symbols(path) for path in linked)
+    assert {"kernel", "export_"} <= merged.defined
+    assert "modules_nvfp4_group_gemm_sm120" not in merged.defined
+    assert "_Z34CutlassGroupGemmFP8GroupwiseScaledv" in merged.undefined & stubs.defined
+
+
+def test_a_module_whose_binding_is_not_replaced_is_refused(tmp_path):
+    plan, roots, module, objects = make_selected_module(tmp_path, BINDING)
+    module.units = module.units[:1]
+    with pytest.raises(PlanError, match="gemm_sm120 has no unit modules_nvfp4_group_gemm_sm120"):
+        binding.objects_with_binding(plan, roots, module, objects, tmp_path, Path("g++"))
+
+
+def test_the_catalogue_replaces_the_bindings_that_are_put_back():
+    """By name: what is left out of our wheel's objects must be what stands for the binding."""
+    modules = {m.name: m for preset in PRESETS.values() for m in preset.modules}
+    for name, each in binding.BINDINGS.items():
+        replaced = modules[name].selection.replaced
+        theirs = {Path(source).name for source in each.sources}
+        assert theirs <= set(replaced), name
+        ours = {f"modules_{Path(source).stem}" for source in replaced.values()}
+        assert each.in_place_of[0] in ours
 
 
 FAKE_FLASHINFER = {

@@ -158,6 +158,59 @@ def test_the_start_must_show_what_stock_does():
     assert run.start_problems(ours | {"errors": {"mm_fp4": "RuntimeError"}})
 
 
+EXPERTS = {
+    "side": "plugin",
+    "device": "cpu",
+    "bound": "fp4aot.integrations._flashinfer.moe",
+    "seconds": {"sglang": 7.0, "first result": 7.25},
+    "cases": dict.fromkeys(run.MOE_CASES, "right"),
+    "events": {},
+    "not_listed": [],
+}
+STOCK_EXPERTS = EXPERTS | {
+    "side": "stock",
+    "bound": "flashinfer.api_logging",
+    "seconds": {"sglang": 7.0},
+    "cases": dict.fromkeys(run.MOE_CASES, "RuntimeError: Ninja build failed."),
+    "events": {"bfloat16": {"process": ["ninja"], "file": ["a", "b"], "lock": ["fcntl.flock"]}},
+}
+
+
+def test_the_experts_must_be_right_and_stock_must_look_for_a_compiler():
+    assert run.moe_problems(EXPERTS) == run.moe_problems(STOCK_EXPERTS) == []
+    assert run.moe_problems({"error": "exit status 1"}) == ["exit status 1"]
+    for change in (
+        {"bound": "flashinfer.api_logging"},
+        {"cases": EXPERTS["cases"] | {"all-to-all": "another result"}},
+        {"cases": {"bfloat16": "right"}},
+        {"events": {"bfloat16": {"lock": ["fcntl.flock"]}}},
+        {"not_listed": ["not imported: x"]},
+    ):
+        assert run.moe_problems(EXPERTS | change), change
+    for change in (
+        {"bound": EXPERTS["bound"]},
+        {"cases": EXPERTS["cases"]},
+        {"events": {}},
+        {"events": {"bfloat16": {"process": ["ninja"], "file": ["a"]}}},
+    ):
+        assert run.moe_problems(STOCK_EXPERTS | change), change
+    on_gpu = STOCK_EXPERTS | {"device": "cuda", "cases": EXPERTS["cases"], "events": {}}
+    assert run.moe_problems(on_gpu) == []
+    failed = dict.fromkeys(run.MOE_CASES, "RuntimeError: misaligned address")
+    assert run.moe_problems(on_gpu | {"cases": failed})
+
+
+def test_the_table_of_the_experts():
+    died = {"side": "plugin", "error": "exit status 1"}
+    lines = render.moe_table([STOCK_EXPERTS, EXPERTS, died]).splitlines()
+    assert len(lines) == 2 + 3 + 3 + 1
+    assert len({line.count("|") for line in lines}) == 1
+    assert "| stock | bfloat16 | 1 | 2 | 1 | the first call starts ninja and nvcc" in lines[2]
+    assert lines[2].endswith("| none |")
+    assert lines[5].endswith("| bfloat16 | 0 | 0 | 0 | right | 0.2 |")
+    assert "**did not run**: exit status 1" in lines[-1]
+
+
 def test_vllms_wrappers_must_change():
     before, after = {"quantize": "RuntimeError"}, {"quantize": "right"}
     assert run.vllm_problems({"before": before, "after": after}) == []

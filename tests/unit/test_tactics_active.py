@@ -11,33 +11,41 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_tactics_table import WHEEL, make_entry, make_section, make_table
+from test_tactics_table import WHEEL, make_entry, make_moe_entry, make_section, make_table
 
 from fp4aot import tactics
 from fp4aot._manifest import Manifest
 from fp4aot._tactics import active, at_import, file, wheel
+from fp4aot._tactics.entries import Choice
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.table import Choice, Table
+from fp4aot._tactics.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Operator:
-    """Stands in for `_set_mm_fp4_tactics`."""
+    """Stands in for `_set_mm_fp4_tactics` and `_set_cutlass_fused_moe_tactics`."""
 
     def __init__(self) -> None:
         self.tables: list[torch.Tensor] = []
+        self.moe_tables: list[torch.Tensor] = []
 
-    def __call__(self, table: torch.Tensor) -> None:
-        assert table.dtype == torch.int64
-        assert table.device.type == "cpu"
-        assert table.dim() == 2
-        assert table.shape[1] == 7
+    def __call__(self, table: torch.Tensor, moe_table: torch.Tensor) -> None:
+        for given, columns in ((table, 7), (moe_table, 12)):
+            assert given.dtype == torch.int64
+            assert given.device.type == "cpu"
+            assert given.dim() == 2
+            assert given.shape[1] == columns
         self.tables.append(table)
+        self.moe_tables.append(moe_table)
 
     @property
     def rows(self) -> list[list[int]]:
         return self.tables[-1].tolist()
+
+    @property
+    def moe_rows(self) -> list[list[int]]:
+        return self.moe_tables[-1].tolist()
 
 
 @pytest.fixture
@@ -74,6 +82,21 @@ def test_a_file_becomes_the_operators_rows(operator: Operator, path: Path) -> No
         f"{path}: 4 entries in force, for NVIDIA B200 (10.0), NVIDIA GB10 (12.1)"
     )
     assert active.table().choices()[1] == Choice(10, 0, "bfloat16", 4096, 2048, 33, 5)
+
+
+def test_mixtures_become_rows_of_their_own(operator: Operator, path: Path) -> None:
+    other = make_moe_entry(1, -1, 31, output_dtype="float16", quantized_input=True)
+    separate = make_moe_entry(1, 4, 15, use_fused_finalize=False, gemm2_count=16)
+    file.write(make_table(make_entry(), moe_entries=(other, make_moe_entry(), separate)), path)
+    assert active.load(path, WHEEL, operator).entries == 4
+    assert len(operator.rows) == 1
+    assert operator.moe_rows == [
+        [10, 0, 0, 0, 0, 6144, 2048, 32, 8, 1, 4, 15],
+        [10, 0, 0, 0, 1, 6144, 2048, 32, 8, 33, 5, 17],
+        [10, 0, 1, 1, 1, 6144, 2048, 32, 8, 1, -1, 31],
+    ]
+    active.load(make_table(make_entry()), WHEEL, operator)
+    assert operator.moe_tables[-1].shape == (0, 12)
 
 
 def test_loading_replaces_and_adding_merges(operator: Operator) -> None:
@@ -114,7 +137,7 @@ def test_what_is_refused_changes_nothing(table: Table, operator: Operator) -> No
 def test_an_operator_that_refuses_leaves_the_list_as_it_was(operator: Operator) -> None:
     active.load(make_table(make_entry(1, 1)), WHEEL, operator)
 
-    def refuse(_: torch.Tensor) -> None:
+    def refuse(*_: torch.Tensor) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
@@ -150,11 +173,11 @@ def test_nothing_is_loaded_at_import_unless_it_is_asked_for(tmp_path: Path) -> N
 
 
 def load_at_import(operator: Operator, package: Path, environment: dict[str, str]) -> None:
-    active.load_at_import(lambda: WHEEL, lambda: operator, package, environment)
+    active.load_at_import(lambda: WHEEL, operator, package, environment)
 
 
 def test_nothing_asked_nothing_done(operator: Operator, tmp_path: Path) -> None:
-    def unexpected() -> None:
+    def unexpected(*_: torch.Tensor) -> None:
         raise AssertionError("the wheel has no GEMM, perhaps: its operators must not be touched")
 
     for environment in ({}, {"FP4AOT_TACTICS": ""}):
@@ -240,7 +263,7 @@ def test_a_damaged_table_in_the_package_stops_the_import(
 @pytest.fixture
 def public(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
     monkeypatch.setattr(wheel, "this_wheel", lambda _=None: WHEEL)
-    monkeypatch.setattr(tactics, "_set_table", lambda: operator)
+    monkeypatch.setattr(tactics, "_set_tables", operator)
     return operator
 
 
@@ -250,9 +273,14 @@ def test_load_active_clear(public: Operator, path: Path) -> None:
     assert tactics.load(path).entries == 1
     assert tactics.load(str(path), add=True).entries == 1
     assert tactics.active() == [Choice(10, 0, "bfloat16", 4096, 2048, 33, 5)]
+    assert tactics.active_moe() == []
+    tactics.load(make_table(moe_entries=(make_moe_entry(),)), add=True)
+    assert [choice.gemm2_tactic for choice in tactics.active_moe()] == [17]
+    assert len(tactics.active()) == 1
     tactics.clear()
     assert tactics.active() == []
-    assert public.rows == []
+    assert tactics.active_moe() == []
+    assert public.rows == public.moe_rows == []
 
 
 def test_merge_returns_a_table_to_load(public: Operator, tmp_path: Path) -> None:
@@ -291,8 +319,13 @@ import torch
 library = torch.library.Library("fp4aot", "DEF")
 library.define("_mm_fp4_tactic_count(int major, int minor) -> int")
 library.define("_set_mm_fp4_tactics(Tensor table) -> ()")
-library.impl("_mm_fp4_tactic_count", lambda major, minor: 32, "CompositeExplicitAutograd")
-library.impl("_set_mm_fp4_tactics", lambda table: print(table.tolist()), "CPU")
+library.define("_set_cutlass_fused_moe_tactics(Tensor table) -> ()")
+library.define("_has_kernel(str function, int major, int minor) -> bool")
+everywhere = "CompositeExplicitAutograd"
+library.impl("_mm_fp4_tactic_count", lambda major, minor: 32, everywhere)
+library.impl("_has_kernel", lambda function, *_: function == "nvfp4_moe", everywhere)
+for setter in ("_set_mm_fp4_tactics", "_set_cutlass_fused_moe_tactics"):
+    library.impl(setter, lambda table: print(table.tolist()), "CPU")
 from fp4aot import _manifest, tactics
 from pathlib import Path
 before = set(sys.modules)
@@ -307,7 +340,7 @@ print([name for name in sys.modules if name.startswith("fp4aot._tactics.")])
 def test_loading_at_import_touches_no_gpu_and_imports_no_command(tmp_path: Path) -> None:
     """Through real operators, in a process of its own."""
     path = tmp_path / "table.json"
-    file.write(make_table(make_entry(), driver=None), path)
+    file.write(make_table(make_entry(), moe_entries=(make_moe_entry(),), driver=None), path)
     package = str(ROOT / "wheels" / "fp4aot")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM, package, str(tmp_path)],
@@ -317,10 +350,11 @@ def test_loading_at_import_touches_no_gpu_and_imports_no_command(tmp_path: Path)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    rows, state, modules = done.stdout.splitlines()
+    rows, moe_rows, state, modules = done.stdout.splitlines()
     assert rows == "[[10, 0, 0, 4096, 2048, 33, 5]]"
+    assert moe_rows == "[[10, 0, 0, 0, 1, 6144, 2048, 32, 8, 33, 5, 17]]"
     assert state == "1 False"
-    for name in ("tune", "commands", "measure", "machine", "shapes", "flashinfer_cache"):
+    for name in ("tune", "commands", "trials", "machine", "shapes", "flashinfer_cache"):
         assert f"fp4aot._tactics.{name}" not in modules
 
 

@@ -18,14 +18,18 @@ from test_tactics_shapes import LLAMA_3_8B
 from test_tactics_table import WHEEL, make_entry, make_section, make_table
 
 from fp4aot import __main__ as program
-from fp4aot._tactics import active, commands, file, machine, measure, tune
+from fp4aot._tactics import active, commands, file, machine, trials, tune
 from fp4aot._tactics.machine import Gpu, Machine
 from fp4aot._tactics.table import Table
 
 B200 = Gpu(0, "NVIDIA B200", (10, 0))
 H200 = Gpu(1, "NVIDIA H200", (9, 0))
 RTX = Gpu(2, "NVIDIA GeForce RTX 5090", (12, 0))
-SMALL = replace(WHEEL, tactic_count=lambda major, _: {10: 3, 12: 2}.get(major, 0))
+SMALL = replace(
+    WHEEL,
+    tactic_count=lambda major, _: {10: 3, 12: 2}.get(major, 0),
+    has_moe=lambda major, _: major == 10,
+)
 
 
 @dataclass
@@ -49,8 +53,9 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Setup]:
         gpus=(B200, H200, RTX),
         wheel=SMALL,
         carried=("10.0a", "12.0f"),
-        set_table=operator,
+        set_tables=operator,
         make_bench=lambda gpu: prepared.append(gpu) or device.bench(),  # type: ignore[func-returns-value]
+        moe_tactic_count=lambda _, product, fused: 2 if product == 1 else 3 if fused else 1,
     )
     found = Setup(fake, device, operator, lambda *arguments: program.main(list(arguments)))
     for function in (tune.run, commands.import_cache):
@@ -97,7 +102,7 @@ def test_tune_writes_and_prints_a_table(
     assert "6 entries for cuda:0 (NVIDIA B200, compute capability 10.0)" in printed.out
     assert "FP4AOT_TACTICS=fp4aot-tactics.json" in printed.out
     assert "[6/6] 32x64 M=512 bfloat16  about 0:00 left" in printed.err
-    assert "6 cases of 4 tactics" in printed.err
+    assert "6 cases on cuda:0" in printed.err
 
 
 def test_tune_prints_json_and_nothing_else(
@@ -133,8 +138,8 @@ def test_tune_says_which_tactics_it_excluded(
 def test_tune_covers_every_bucket_and_dtype(
     setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "ROUNDS", 1)
-    monkeypatch.setattr(measure, "REPETITIONS", 1)
+    monkeypatch.setattr(trials, "ROUNDS", 1)
+    monkeypatch.setattr(trials, "REPETITIONS", 1)
     (tmp_path / "one.json").write_text("[[32, 32]]")
     assert setup.run("tune", "--shapes", "one.json", "--dtype", "float16", "bfloat16") == 0
     table, _ = file.read("fp4aot-tactics.json", SMALL)

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tactics_table import WHEEL, make_entry, make_imported, make_section, make_table
+from test_tactics_table import (
+    UNMEASURED,
+    WHEEL,
+    make_entry,
+    make_imported,
+    make_moe_entry,
+    make_section,
+    make_table,
+)
 
 import fp4aot.tactics
 from fp4aot._tactics import file
@@ -28,6 +36,10 @@ TABLE = Table(
             capability=(12, 1),
             device='a "GB10"\n',
             driver=None,
+            moe_entries=(
+                make_moe_entry(1, -1, 31),
+                make_moe_entry(33, use_fused_finalize=False, **UNMEASURED),
+            ),
         ),
     )
 )
@@ -49,7 +61,13 @@ def refused(path: Path, content: str | dict[str, Any]) -> str:
 # What fits
 
 
-@pytest.mark.parametrize("table", [TABLE, Table(), make_table(), make_table(make_entry())])
+@pytest.mark.parametrize(
+    "table",
+    [
+        *(TABLE, Table(), make_table(), make_table(make_entry())),
+        make_table(moe_entries=(make_moe_entry(),)),
+    ],
+)
 def test_what_is_written_is_read(table: Table, path: Path) -> None:
     file.write(table, path)
     assert file.read(path, WHEEL) == (table, [])
@@ -61,6 +79,17 @@ def test_an_entry_is_a_line(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert sum('"tactic":' in line for line in lines) == 4
     assert sum('{"n": 4096, "k": 2048' in line for line in lines) == 4
+    assert sum('{"hidden_size": 6144' in line and "gemm2_count" in line for line in lines) == 2
+
+
+def test_a_file_of_schema_1_is_read(path: Path) -> None:
+    """What was written before there were mixtures of experts."""
+    data = make_table(make_entry()).to_json() | {"schema": 1}
+    assert "moe_entries" not in data["sections"][0]
+    path.write_text(json.dumps(data))
+    assert file.read(path, WHEEL) == (make_table(make_entry()), [])
+    file.write(file.read(path, WHEEL)[0], path)
+    assert json.loads(path.read_text())["schema"] == 2
 
 
 def test_the_documented_file_is_one(path: Path) -> None:
@@ -68,6 +97,7 @@ def test_the_documented_file_is_one(path: Path) -> None:
     example = text[text.index("    {\n") : text.index("\n    }\n") + 7]
     table = file.parse(json.loads(example), "the example")
     assert table.sections[0].entries[0].tactic == 5
+    assert table.sections[0].moe_entries[0].gemm2_tactic == 17
     assert json.loads(example) == table.to_json()
 
 
@@ -140,14 +170,16 @@ def at(data: Any, keys: tuple[Any, ...]) -> Any:
 
 SECTION = ("sections", 0)
 ENTRY = (*SECTION, "entries", 1)
+MOE = ("sections", 1, "moe_entries", 1)
+MOE_FIELD = "sections[1].moe_entries[1]"
 
 
 @pytest.mark.parametrize(
     ("keys", "value", "field", "expected"),
     [
         (("format",), "something else", "format", "'fp4aot mm_fp4 tactics'"),
-        (("schema",), 2, "schema", "1"),
-        (("schema",), 0, "schema", "1"),
+        (("schema",), 3, "schema", "1 or 2"),
+        (("schema",), 0, "schema", "1 or 2"),
         (("schema",), "1", "schema", "a whole number"),
         (("schema",), True, "schema", "a whole number"),
         (("sections",), {}, "sections", "a list"),
@@ -184,6 +216,21 @@ ENTRY = (*SECTION, "entries", 1)
         ((*ENTRY, "microseconds"), float("nan"), "sections[0].entries[1].microseconds", "above 0"),
         ((*ENTRY, "microseconds"), "1", "sections[0].entries[1].microseconds", "a number"),
         ((*ENTRY, "measured_m"), -1, "sections[0].entries[1].measured_m", "from 1 to"),
+        (MOE[:3], {}, "sections[1].moe_entries", "a list"),
+        (MOE, 3, MOE_FIELD, "an object"),
+        ((*MOE, "hidden_size"), 48, f"{MOE_FIELD}.hidden_size", "a multiple of 32"),
+        ((*MOE, "intermediate_size"), 0, f"{MOE_FIELD}.intermediate_size", "from 32 to"),
+        ((*MOE, "experts"), 0, f"{MOE_FIELD}.experts", "from 1 to"),
+        ((*MOE, "top_k"), "8", f"{MOE_FIELD}.top_k", "a whole number"),
+        ((*MOE, "output_dtype"), "float32", f"{MOE_FIELD}.output_dtype", "bfloat16 or float16"),
+        ((*MOE, "quantized_input"), 1, f"{MOE_FIELD}.quantized_input", "true or false"),
+        ((*MOE, "use_fused_finalize"), None, f"{MOE_FIELD}.use_fused_finalize", "true or false"),
+        ((*MOE, "tokens"), 0, f"{MOE_FIELD}.tokens", "from 1 to"),
+        ((*MOE, "gemm1_tactic"), 16, f"{MOE_FIELD}.gemm1_tactic", "-1 to 15"),
+        ((*MOE, "gemm2_tactic"), 32, f"{MOE_FIELD}.gemm2_tactic", "-1 to 31"),
+        ((*MOE, "gemm2_tactic"), -2, f"{MOE_FIELD}.gemm2_tactic", "from -1"),
+        ((*MOE, "gemm1_count"), 0, f"{MOE_FIELD}.gemm1_count", "from 1 to"),
+        ((*MOE, "measured_tokens"), 1.5, f"{MOE_FIELD}.measured_tokens", "a whole number"),
     ],
 )
 def test_a_field_is_refused_by_name(
@@ -198,11 +245,13 @@ def test_a_field_is_refused_by_name(
 
 
 def required() -> list[tuple[Any, ...]]:
+    """What no file can do without, of `TABLE`'s first section and last entry."""
     data = make_table(make_imported()).to_json()
     found: list[tuple[Any, ...]] = [(name,) for name in data]
     found += [(*SECTION, name) for name in data["sections"][0] if name != "driver"]
     found += [(*SECTION, "wheel", name) for name in data["sections"][0]["wheel"]]
-    return found + [(*SECTION, "entries", 0, name) for name in data["sections"][0]["entries"][0]]
+    found += [(*SECTION, "entries", 0, name) for name in data["sections"][0]["entries"][0]]
+    return found + [(*MOE, name) for name in make_moe_entry(**UNMEASURED).to_json()]
 
 
 @pytest.mark.parametrize("keys", required(), ids=lambda keys: ".".join(map(str, keys)))
@@ -219,6 +268,26 @@ def test_a_second_entry_for_the_same_is_refused(path: Path) -> None:
     assert (
         "'sections[0].entries[1]': got a second entry for N=4096, K=2048, bfloat16, M=33" in message
     )
+
+
+def test_a_second_entry_for_the_same_mixture_is_refused(path: Path) -> None:
+    data = make_table(moe_entries=(make_moe_entry(33, 5), make_moe_entry(33, 6))).to_json()
+    message = refused(path, data)
+    assert "'sections[0].moe_entries[1]': got a second entry for hidden_size=6144" in message
+    assert "32 experts, top_k=8, bfloat16, quantized_input=False" in message
+
+
+def test_a_wheel_without_one_of_the_two(path: Path) -> None:
+    dense = replace(WHEEL, has_moe=lambda *_: False)
+    moe = replace(WHEEL, tactic_count=lambda *_: 0)
+    file.write(make_table(make_entry()), path)
+    file.read(path, dense)
+    with pytest.raises(TacticsError, match=r"compute_capability': got 10\.0.*an FP4 GEMM for"):
+        file.read(path, moe)
+    file.write(make_table(moe_entries=(make_moe_entry(),)), path)
+    file.read(path, moe)
+    with pytest.raises(TacticsError, match=r"compute_capability': got 10\.0.*mixture of experts"):
+        file.read(path, dense)
 
 
 def test_another_wheel(path: Path) -> None:

@@ -295,7 +295,7 @@ def test_a_gpu_that_is_not_here(gpu: str | None, imported: Callable[..., Importe
 
 
 def test_a_gpu_that_the_wheel_has_no_gemm_for(imported: Callable[..., Imported]) -> None:
-    hopper = replace(WHEEL, tactic_count=lambda *_: 0)
+    hopper = replace(WHEEL, tactic_count=lambda *_: 0, has_moe=lambda *_: False)
     with pytest.raises(TacticsError, match=r"no FP4 GEMM for compute capability 10\.0"):
         imported(make_cache({1: 1}), wheel=hopper)
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
+from typing import Any
 
 import pytest
 import torch
 
 from fp4aot._reference import gemm
 from fp4aot._tactics import measure as measuring
-from fp4aot._tactics.measure import (
-    Bench,
-    Case,
-    CaseError,
-    DeviceLostError,
-    disagreement,
-    measure,
-    random_operands,
-)
+from fp4aot._tactics import trials
+from fp4aot._tactics.bench import Bench
+from fp4aot._tactics.entries import Entry
+from fp4aot._tactics.measure import Case, disagreement, make_trial, measure, random_operands
 from fp4aot._tactics.progress import Progress, clock_text
 from fp4aot._tactics.shapes import Shape
-from fp4aot._tactics.table import Entry
+from fp4aot._tactics.trials import CaseError, DeviceLostError
 
 Fault = Callable[[torch.Tensor], torch.Tensor | None]
 """What a kernel writes in place of the right result; None for nothing."""
@@ -41,6 +37,10 @@ class FakeDevice:
     lost: bool = False
     calls: list[int] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
+    moe_times: dict[int, float] = field(default_factory=dict)
+    moe_faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    moe_calls: list[tuple[int, int]] = field(default_factory=list)
+    options: list[dict[str, Any]] = field(default_factory=list)
 
     def call(
         self,
@@ -62,13 +62,36 @@ class FakeDevice:
         if result is not None:
             out.copy_(result)
 
+    def call_moe(
+        self,
+        input: torch.Tensor,
+        *arguments: torch.Tensor,
+        gemm1_tactic: int,
+        gemm2_tactic: int,
+        out: torch.Tensor,
+        **options: Any,
+    ) -> None:
+        """A call takes as long as the two tactics together."""
+        self.moe_calls.append((gemm1_tactic, gemm2_tactic))
+        self.options.append(options)
+        if self.lost:
+            raise RuntimeError("the device is lost")
+        self.now += self.times[gemm1_tactic] + self.moe_times[gemm2_tactic]
+        values = torch.arange(out.numel(), dtype=torch.float32).reshape(out.shape)
+        result = (values % 17 - 8).to(out.dtype)
+        for product, tactic in ((1, gemm1_tactic), (2, gemm2_tactic)):
+            fault = self.moe_faults.get((product, tactic))
+            result = fault(result) if fault and result is not None else result
+        if result is not None:
+            out.copy_(result)
+
     def timer(self, run: Callable[[], object], repetitions: int) -> list[float]:
         found = []
         for _ in range(repetitions):
             start = self.now
             run()
             found.append(self.now - start)
-        self.rounds.append(self.calls[-1])
+        self.rounds += self.calls[-1:]
         return found
 
     def synchronize(self) -> None:
@@ -76,7 +99,7 @@ class FakeDevice:
             raise RuntimeError("the device is lost")
 
     def bench(self) -> Bench:
-        return Bench(self.call, self.timer, self.synchronize, CPU)
+        return Bench(self.call, self.call_moe, self.timer, self.synchronize, CPU)
 
 
 def fail(message: str) -> Fault:
@@ -124,16 +147,16 @@ def test_the_median_counts() -> None:
         # Ten of twenty-five runs of each tactic are disturbed.
         return [t + (1e6 if next(slow) % 5 < 2 else 0.0) for t in timer(run, repetitions)]
 
-    bench = Bench(device.call, disturbed, device.synchronize, CPU)
+    bench = replace(device.bench(), timer=disturbed)
     assert measure(CASE, range(2), bench).microseconds == {-1: 10.0, 0: 8.0, 1: 9.0}
 
 
 def test_tactics_take_turns() -> None:
     device = FakeDevice({-1: 10.0, 0: 8.0, 1: 9.0})
     measure(CASE, range(2), device.bench())
-    assert device.rounds == [-1, 0, 1] * measuring.ROUNDS
+    assert device.rounds == [-1, 0, 1] * trials.ROUNDS
     # Each is checked once and timed in every round.
-    assert device.calls.count(1) == 1 + measuring.ROUNDS * measuring.REPETITIONS
+    assert device.calls.count(1) == 1 + trials.ROUNDS * trials.REPETITIONS
 
 
 # What is excluded
@@ -213,7 +236,7 @@ def test_a_failure_while_timing_fails_the_case() -> None:
         raise RuntimeError("out of memory")
 
     with pytest.raises(CaseError, match="tactic -1: out of memory"):
-        measure(CASE, [0], Bench(device.call, broken, device.synchronize, CPU))
+        measure(CASE, [0], replace(device.bench(), timer=broken))
 
 
 # Operands
@@ -222,10 +245,10 @@ def test_a_failure_while_timing_fails_the_case() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("n", "k", "m"), [(32, 32, 1), (64, 96, 33), (160, 128, 129)])
 def test_operands_are_what_the_operator_takes(dtype: str, n: int, k: int, m: int) -> None:
-    operands = random_operands(Case(Shape(n, k), dtype, m), CPU)
+    case = Case(Shape(n, k), dtype, m)
     # The reference makes the operator's checks.
-    bench = Bench(gemm.mm_fp4_out, FakeDevice({}).timer, lambda: None, CPU)
-    product = measuring._result(-1, operands, bench)
+    bench = replace(FakeDevice({}).bench(), call=gemm.mm_fp4_out)
+    product = trials.result(make_trial(case, bench), -1, bench)
     assert product.shape == (m, n)
     assert product.dtype == getattr(torch, dtype)
     # Values of a usual size: no overflow, and nothing that is rounded away.

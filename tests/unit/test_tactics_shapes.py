@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.shapes import Shape, read
+from fp4aot._tactics.shapes import MoeShape, Shape, read
 
 LLAMA_3_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 def shapes(path: Path, content: Any, tp: int = 1) -> dict[tuple[int, int], str]:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return {(shape.n, shape.k): shape.name for shape in read(path, tp)}
+    return {(shape.n, shape.k): shape.name for shape in read(path, tp).dense}
 
 
 # Lists
@@ -201,7 +201,7 @@ def test_a_gate_for_the_attentions_output(path: Path) -> None:
 def test_a_model_within_a_model_and_a_folder(path: Path) -> None:
     nested = {"model_type": "a_vlm", "text_config": LLAMA_3_8B, "vision_config": {"hidden_size": 1}}
     assert shapes(path, nested) == shapes(path, LLAMA_3_8B)
-    assert [(s.n, s.k) for s in read(path.parent)] == list(shapes(path, LLAMA_3_8B))
+    assert [(s.n, s.k) for s in read(path.parent).dense] == list(shapes(path, LLAMA_3_8B))
 
 
 def test_what_does_not_fit_is_listed_too(path: Path) -> None:
@@ -228,3 +228,81 @@ def test_what_is_no_config(config: dict[str, Any], tp: int, message: str, path: 
         shapes(path, config, tp)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+# Mixtures of experts
+
+GLM_5 = DEEPSEEK_V3 | {"hidden_size": 6144, "n_routed_experts": 256, "num_experts_per_tok": 8}
+
+
+def mixtures(path: Path, content: Any, tp: int = 1, ep: int = 1) -> list[MoeShape]:
+    path.write_text(json.dumps(content))
+    return read(path, tp, ep).moe
+
+
+@pytest.mark.parametrize(
+    ("tp", "ep", "inter", "experts"),
+    [(1, 1, 2048, 256), (8, 1, 256, 256), (8, 8, 2048, 32), (8, 2, 512, 128), (1, 8, 2048, 32)],
+)
+def test_a_models_experts(tp: int, ep: int, inter: int, experts: int, path: Path) -> None:
+    assert mixtures(path, GLM_5, tp, ep) == [
+        MoeShape(6144, inter, experts, 8, ep, "routed experts")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (QWEN3_30B_A3B | {"num_experts": 128, "num_experts_per_tok": 8}, (2048, 768, 128, 8)),
+        # Mixtral: experts have the size of the feed-forward layer, in whose place they are.
+        (LLAMA_3_8B | {"num_local_experts": 8, "num_experts_per_tok": 2}, (4096, 14336, 8, 2)),
+        ({"text_config": GLM_5, "hidden_size_": 0}, (6144, 2048, 256, 8)),
+    ],
+)
+def test_models_name_their_experts_differently(
+    config: dict[str, Any], shape: tuple[int, ...], path: Path
+) -> None:
+    assert [found.key for found in mixtures(path, config)] == [shape]
+
+
+def test_a_model_without_experts_has_none(path: Path) -> None:
+    assert mixtures(path, LLAMA_3_8B) == []
+    assert mixtures(path, LLAMA_3_8B | {"num_experts": 0}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "tp", "ep", "message"),
+    [
+        ({"num_experts_per_tok": None}, 1, 1, "'num_experts_per_tok': got nothing"),
+        ({}, 1, 7, "has 256 experts, which --ep 7 does not divide"),
+        ({}, 32, 48, "--ep 48 and --tp 32: one of them has to divide the other"),
+        ({"n_routed_experts": "256"}, 1, 1, "'n_routed_experts': got '256'"),
+    ],
+)
+def test_experts_that_cannot_be(
+    change: dict[str, Any], tp: int, ep: int, message: str, path: Path
+) -> None:
+    config = GLM_5 | change | {"num_attention_heads": 96, "intermediate_size": 12288}
+    with pytest.raises(TacticsError) as caught:
+        mixtures(path, config, tp, ep)
+    assert message in str(caught.value)
+
+
+def test_a_list_of_both(path: Path) -> None:
+    mixture = {"hidden_size": 64, "intermediate_size": 32, "experts": 4, "top_k": 2}
+    content = [[32, 64], mixture, mixture | {"ep_size": 4, "top_k": 16}, mixture | {"name": "b"}]
+    path.write_text(json.dumps(content))
+    found = read(path)
+    assert found.dense == [Shape(32, 64)]
+    assert found.moe == [MoeShape(64, 32, 4, 2, 1, "b"), MoeShape(64, 32, 4, 16, 4)]
+    assert [shape.fits for shape in found.moe] == [True, True]
+    assert not MoeShape(64, 48, 4, 2).fits
+
+
+@pytest.mark.parametrize(
+    "change", [{"top_k": 5}, {"top_k": 0}, {"experts": None}, {"experts": True}, {"ep_size": "2"}]
+)
+def test_what_is_no_mixture(change: dict[str, Any], path: Path) -> None:
+    item = {"hidden_size": 64, "intermediate_size": 32, "experts": 4, "top_k": 2} | change
+    with pytest.raises(TacticsError, match=r"item 0: got .*\"experts\": E"):
+        mixtures(path, [item])

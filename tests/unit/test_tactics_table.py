@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp4aot._tactics.table import Choice, Entry, Section, Table, merge, shared_capabilities
+from fp4aot._tactics.entries import Choice, Entry, MoeChoice, MoeEntry
+from fp4aot._tactics.table import Section, Table, merge, shared_capabilities
 from fp4aot._tactics.wheel import Wheel
 
 COUNTS = {(10, 0): 32, (12, 0): 10, (12, 1): 10}
@@ -19,6 +21,7 @@ WHEEL = Wheel(
     cuda_runtime="13.0",
     driver="580.95.05",
     tactic_count=lambda major, minor: COUNTS.get((major, minor), 0),
+    has_moe=lambda major, minor: (major, minor) in COUNTS,
 )
 
 
@@ -29,6 +32,15 @@ def make_entry(m: int = 33, tactic: int = 5, **fields: object) -> Entry:
 
 def make_imported(m: int = 33, tactic: int = 5) -> Entry:
     return Entry(4096, 2048, "bfloat16", m, tactic)
+
+
+def make_moe_entry(tokens: int = 33, first: int = 5, second: int = 17, **fields: Any) -> MoeEntry:
+    measured = {"measured_tokens": 64, "microseconds": 310.5, "default_microseconds": 402.1}
+    shape = {"hidden_size": 6144, "intermediate_size": 2048, "experts": 32, "top_k": 8}
+    flags = {"output_dtype": "bfloat16", "quantized_input": False, "use_fused_finalize": True}
+    chosen = {"tokens": tokens, "gemm1_tactic": first, "gemm2_tactic": second}
+    counts = {"gemm1_count": 16, "gemm2_count": 32}
+    return MoeEntry(**(shape | flags | chosen | counts | measured | fields))
 
 
 def make_section(*entries: Entry, **fields: object) -> Section:
@@ -146,6 +158,74 @@ def test_devices_of_one_capability_are_pointed_out() -> None:
     assert shared_capabilities(make_table(make_entry())) == []
     fleet = Table((make_section(make_entry()), make_section(make_entry(), capability=(12, 0))))
     assert shared_capabilities(fleet) == []
+
+
+# Mixtures of experts
+
+UNMEASURED = {"measured_tokens": None, "microseconds": None, "default_microseconds": None}
+
+
+def test_mixtures_are_choices_of_their_own() -> None:
+    entries = (
+        make_moe_entry(33),
+        make_moe_entry(1, -1, 31),
+        make_moe_entry(33, 6, quantized_input=True),
+    )
+    table = make_table(make_entry(), moe_entries=entries)
+    assert len(table) == 4
+    assert len(table.choices()) == 1
+    shape = (6144, 2048, 32, 8)
+    assert table.moe_choices() == [
+        MoeChoice(10, 0, "bfloat16", False, True, *shape, 1, -1, 31),
+        MoeChoice(10, 0, "bfloat16", False, True, *shape, 33, 5, 17),
+        MoeChoice(10, 0, "bfloat16", True, True, *shape, 33, 6, 17),
+    ]
+
+
+@pytest.mark.parametrize("weaker_first", [True, False])
+@pytest.mark.parametrize(
+    ("weaker", "stronger"),
+    [
+        (make_moe_entry(33, 3, 3, **UNMEASURED), make_moe_entry(33, -1, -1)),
+        (make_moe_entry(33, -1, -1, **UNMEASURED), make_moe_entry(33, -1, 3, **UNMEASURED)),
+    ],
+)
+def test_evidence_counts_for_mixtures_too(
+    weaker: MoeEntry, stronger: MoeEntry, weaker_first: bool
+) -> None:
+    found = [
+        make_table(moe_entries=(weaker,), written=NEW),
+        make_table(moe_entries=(stronger,), written=OLD),
+    ]
+    merged = merge(found if weaker_first else found[::-1])
+    assert [section.moe_entries for section in merged.sections] == [(stronger,)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": 4096},
+        {"intermediate_size": 4096},
+        {"experts": 8},
+        {"top_k": 4},
+        {"output_dtype": "float16"},
+        {"quantized_input": True},
+        {"use_fused_finalize": False},
+        {"tokens": 65},
+    ],
+)
+def test_each_part_of_a_mixture_is_of_its_key(change: dict[str, Any]) -> None:
+    one, other = make_moe_entry(), replace(make_moe_entry(), **change)
+    assert len(merge([make_table(moe_entries=(one,)), make_table(moe_entries=(other,))])) == 2
+    assert len(merge([make_table(moe_entries=(one,)), make_table(moe_entries=(one,))])) == 1
+
+
+def test_a_section_keeps_what_it_has_of_either_operator() -> None:
+    old = make_table(make_entry(1), moe_entries=(make_moe_entry(1),), written=OLD)
+    new = make_table(moe_entries=(make_moe_entry(1, 9),), written=NEW)
+    first, second = merge([old, new]).sections
+    assert (first.entries, first.moe_entries) == (old.sections[0].entries, ())
+    assert (second.entries, second.moe_entries) == ((), new.sections[0].moe_entries)
 
 
 tables = st.lists(

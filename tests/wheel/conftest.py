@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flashinfer_programs import Programs
 
 import fp4aot
 
@@ -59,3 +60,9 @@ def python():
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def with_flashinfer(tmp_path_factory) -> Programs:
+    """Run a program where FlashInfer and the installed wheel are; return what it printed."""
+    return Programs(tmp_path_factory.mktemp("flashinfer"))

@@ -18,6 +18,10 @@ GEMM = {
 }
 
 
+MOE = [c for c in CAPABILITIES if torch.ops.fp4aot._has_kernel("nvfp4_moe", *c)]
+MOE_ROW = [12, 0, 0, 1, 1, 64, 32, 3, 2, 1, 0, -1]
+
+
 def table(capability: tuple[int, int], tactic: int, **changes: str) -> dict:
     manifest = fp4aot._MANIFEST
     wheel = {
@@ -110,3 +114,79 @@ def test_a_call_does_not_depend_on_a_table_that_names_other_shapes():
         )
     assert torch.equal(fp4aot.mm_fp4(*arguments), before)
     torch.ops.fp4aot._set_mm_fp4_tactics(torch.empty(0, 7, dtype=torch.int64))
+
+
+# Mixtures of experts
+
+
+def mixture(capability: tuple[int, int]) -> dict:
+    """A table of the present schema, with a mixture alone."""
+    entry = {
+        **{"hidden_size": 64, "intermediate_size": 32, "experts": 3, "top_k": 2},
+        **{"output_dtype": "bfloat16", "quantized_input": True, "use_fused_finalize": True},
+        **{"tokens": 1, "gemm1_tactic": 0, "gemm2_tactic": 1},
+        **{"gemm1_count": 2, "gemm2_count": 2},
+    }
+    made = table(capability, 0) | {"schema": 2}
+    made["sections"][0] |= {"entries": [], "moe_entries": [entry]}
+    return made
+
+
+MOE_PROGRAM = """
+import json, torch, fp4aot
+from fp4aot import tactics
+print(json.dumps([list(c) for c in tactics.active_moe()]))
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_the_wheel_has_mixtures_for_the_architectures_of_its_modules():
+    targets = fp4aot._MANIFEST.targets_of("cutlass_fused_moe")
+    carried = [c for c in CAPABILITIES if any(target.runs_on(c) for target in targets)]
+    assert carried == MOE
+
+
+def test_mixtures_are_in_force_after_the_import(python, tmp_path: Path):
+    capability = next(iter(MOE), (12, 0))
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(mixture(capability)))
+    output = python(MOE_PROGRAM, check=False, FP4AOT_TACTICS=str(file))
+    if MOE:
+        assert json.loads(output.strip().splitlines()[-1]) == [
+            [*capability, "bfloat16", True, True, 64, 32, 3, 2, 1, 0, 1]
+        ]
+    else:
+        # A wheel without mixtures, such as `dense`: no such table can fit it.
+        assert "ImportError" in output
+        assert "mixture of experts" in output
+
+
+def changed(column: int, value: int) -> torch.Tensor:
+    row = [*MOE_ROW]
+    row[column] = value
+    return torch.tensor([MOE_ROW, row])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.zeros(1, 12, dtype=torch.int32),
+        torch.zeros(12, dtype=torch.int64),
+        torch.zeros(1, 7, dtype=torch.int64),
+        changed(2, 2),
+        changed(3, -1),
+        changed(4, 2),
+        changed(10, -2),
+        changed(11, -2),
+    ],
+    ids=[
+        *("int32", "1-D", "seven columns", "no such dtype", "no such input", "no such finalize"),
+        *("no such first tactic", "no such second tactic"),
+    ],
+)
+def test_the_operator_refuses_what_no_table_of_mixtures_holds(rows):
+    with pytest.raises(RuntimeError, match="_set_cutlass_fused_moe_tactics: argument 'table'"):
+        torch.ops.fp4aot._set_cutlass_fused_moe_tactics(rows)
+    # How many tactics there are, the runner knows, and only on its device.
+    torch.ops.fp4aot._set_cutlass_fused_moe_tactics(changed(11, 10_000))
+    torch.ops.fp4aot._set_cutlass_fused_moe_tactics(torch.empty(0, 12, dtype=torch.int64))

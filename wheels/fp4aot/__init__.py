@@ -30,7 +30,17 @@ from fp4aot.batched_quantization import (  # noqa: E402
     scaled_fp4_grouped_quantize,
     silu_and_mul_scaled_nvfp4_experts_quantize,
 )
+from fp4aot.fused_moe import (  # noqa: E402
+    ActivationType,
+    cutlass_fused_moe,
+    cutlass_fused_moe_workspace_size,
+)
 from fp4aot.gemm import fp4_linear, mm_fp4  # noqa: E402
+from fp4aot.group_gemm import (  # noqa: E402
+    group_gemm_mxfp4_nt_groupwise,
+    group_gemm_mxfp8_mxfp4_nt_groupwise,
+    group_gemm_nvfp4_nt_groupwise,
+)
 from fp4aot.kv_cache import (  # noqa: E402
     nvfp4_kv_dequantize,
     nvfp4_kv_dequantize_paged,
@@ -69,15 +79,21 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "ActivationType",
     "NVFP44Over6Config",
     "NVFP44Over6ErrMode",
     "SfLayout",
     "__version__",
     "block_scale_interleave",
     "block_scale_interleave_reverse",
+    "cutlass_fused_moe",
+    "cutlass_fused_moe_workspace_size",
     "e2m1_and_ufp8sf_scale_to_float",
     "fp4_linear",
     "fp4_quantize",
+    "group_gemm_mxfp4_nt_groupwise",
+    "group_gemm_mxfp8_mxfp4_nt_groupwise",
+    "group_gemm_nvfp4_nt_groupwise",
     "mm_fp4",
     "mxfp4_dequantize",
     "mxfp4_dequantize_host",

@@ -14,7 +14,17 @@ from typing import Any
 import torch
 
 from fp4aot import _fakes
-from fp4aot._reference import batched, dequantize, gemm, interleave, kv_cache, per_token, quantize
+from fp4aot._reference import (
+    batched,
+    dequantize,
+    gemm,
+    group_gemm,
+    interleave,
+    kv_cache,
+    moe,
+    per_token,
+    quantize,
+)
 
 # A torch.library.Library undoes its registrations when it is collected. These live as long as the
 # process, and this is where they live.
@@ -77,6 +87,13 @@ _OVERLOADS = (
     # FlashInfer's own host code, compiled into the library, is this operator's CPU kernel.
     *_overloads(_fakes.dequantize, None, "mxfp4_dequantize_host"),
     *_overloads(_fakes.gemm, gemm, "mm_fp4"),
+    *_overloads(
+        _fakes.group_gemm,
+        group_gemm,
+        "group_gemm_nvfp4_nt_groupwise",
+        "group_gemm_mxfp8_mxfp4_nt_groupwise",
+    ),
+    *_overloads(_fakes.moe, moe, "cutlass_fused_moe"),
     *_overloads(
         _fakes.kv_cache,
         kv_cache,

@@ -1,11 +1,13 @@
-"""Which of its kernels `mm_fp4` uses: tables of tactics.
+"""Which of their kernels `mm_fp4` and `cutlass_fused_moe` use: tables of tactics.
 
 FlashInfer's FP4 GEMM is a list of kernels ("tactics") for each architecture. The operator chooses
-from a table, by the device's compute capability, the output dtype, N, K and a bucket of M. The
-table is set once, when `fp4aot` is imported or by `load`, and never during a call; a call with an
-explicit `tactic` does not look. Where the table has no entry for a weight's shape, FlashInfer's
-own default is used. The choice is the same under eager, compile and capture; what has been
-captured keeps the kernel it was captured with.
+from a table, by the device's compute capability, the output dtype, N, K and a bucket of M. So does
+`cutlass_fused_moe` for each of its two products, by the capability, the output dtype, whether its
+input is quantized, `use_fused_finalize`, the sizes of a rank's experts, their number, top_k and a
+bucket of tokens. The table is set once, when `fp4aot` is imported or by `load`, and never during a
+call; a call with an explicit `tactic` does not look, and of `profile_ids` only a -1 is looked up.
+Where the table has no entry for a shape, FlashInfer's own default is used. The choice is the same
+under eager, compile and capture; what has been captured keeps the kernel it was captured with.
 
 ``python -m fp4aot tune`` measures and writes a table. ``python -m fp4aot tactics`` shows, checks
 and merges tables, and imports the caches of FlashInfer's autotuner. At import, the file that the
@@ -18,7 +20,7 @@ JSON::
 
     {
       "format": "fp4aot mm_fp4 tactics",
-      "schema": 1,
+      "schema": 2,
       "sections": [
         {
           "device": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
@@ -31,6 +33,13 @@ JSON::
           "entries": [
             {"n": 4096, "k": 4096, "out_dtype": "bfloat16", "m": 33, "tactic": 5,
              "measured_m": 64, "microseconds": 11.2, "default_microseconds": 14.9}
+          ],
+          "moe_entries": [
+            {"hidden_size": 6144, "intermediate_size": 2048, "experts": 32, "top_k": 8,
+             "output_dtype": "bfloat16", "quantized_input": false, "use_fused_finalize": true,
+             "tokens": 33, "gemm1_tactic": 5, "gemm2_tactic": 17,
+             "gemm1_count": 16, "gemm2_count": 32,
+             "measured_tokens": 64, "microseconds": 310.5, "default_microseconds": 402.1}
           ]
         }
       ]
@@ -42,13 +51,20 @@ ends where the next one starts; below the smallest the smallest is used. `tactic
 the list of that wheel's GEMM, or -1 for FlashInfer's default. `driver`, `measured_m` and the two
 times may be absent (an imported entry has no times); fields that are not listed here are ignored.
 
+`moe_entries` are those of `cutlass_fused_moe`, and may be absent, as they are in files of schema 1,
+which are read as well. `tokens` is a bucket's smallest number of tokens; `gemm1_tactic` and
+`gemm2_tactic` are positions in the lists of the two products, each from 0 on (FlashInfer counts
+those of the second on from the first). How many there are, only the device can tell: `gemm1_count`
+and `gemm2_count` say it. Times are those of the whole call.
+
 A table is refused, with the file, the field, what came, what was expected and what to do, when it
 was made with another wheel (`plan_hash`: tactic numbers mean nothing in another build), has another
 `schema`, a tactic that the wheel does not have, or a field that is missing or of another kind. A
 driver that differs is a warning.
 
-Merging: for each capability, dtype, N, K and M, what was measured wins over what was imported, and
-that over a gap in an imported cache (tactic -1 without times); of equals the newer `written` wins.
+Merging: for each capability, shape, dtype, flag and bucket, what was measured wins over what was
+imported, and that over a gap in an imported cache (tactic -1 without times); of equals the newer
+`written` wins.
 """
 
 from __future__ import annotations
@@ -57,29 +73,33 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from fp4aot import _manifest
 from fp4aot._tactics import active as _active
 from fp4aot._tactics import file as _file
 from fp4aot._tactics import table as _table
 from fp4aot._tactics import wheel as _wheel
 from fp4aot._tactics.active import Summary
+from fp4aot._tactics.entries import Choice, Entry, MoeChoice, MoeEntry
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.table import Choice, Entry, Section, Table
+from fp4aot._tactics.table import Section, Table
 
 __all__ = [
     "Choice",
     "Entry",
+    "MoeChoice",
+    "MoeEntry",
     "Section",
     "Summary",
     "Table",
     "TacticsError",
     "active",
+    "active_moe",
     "clear",
     "load",
     "merge",
 ]
+
+_set_tables = _active.set_operators_tables
 
 
 def load(source: str | os.PathLike[str] | Table, *, add: bool = False) -> Summary:
@@ -102,17 +122,22 @@ def load(source: str | os.PathLike[str] | Table, *, add: bool = False) -> Summar
     TacticsError
         When the table does not fit this wheel or is damaged; what was in force stays in force.
     """
-    return _active.load(source, _wheel.this_wheel(), _set_table(), add=add)
+    return _active.load(source, _wheel.this_wheel(), _set_tables, add=add)
 
 
 def clear() -> None:
     """Put no table in force: every call uses FlashInfer's default tactic."""
-    _active.clear(_set_table())
+    _active.clear(_set_tables)
 
 
 def active() -> list[Choice]:
-    """List what is in force, sorted by capability, dtype, N, K and M."""
+    """List what is in force for `mm_fp4`, sorted by capability, dtype, N, K and M."""
     return _active.table().choices()
+
+
+def active_moe() -> list[MoeChoice]:
+    """List what is in force for `cutlass_fused_moe`, sorted by the fields of `MoeChoice`."""
+    return _active.table().moe_choices()
 
 
 def merge(paths: Iterable[str | os.PathLike[str]]) -> Table:
@@ -133,11 +158,6 @@ def merge(paths: Iterable[str | os.PathLike[str]]) -> Table:
     return _table.merge([_file.read(path, wheel)[0] for path in paths])
 
 
-def _set_table() -> _active.SetTable:
-    setter: _active.SetTable = torch.ops.fp4aot._set_mm_fp4_tactics.default
-    return setter
-
-
 def _load_at_import(manifest: _manifest.Manifest, package: Path = _manifest.PACKAGE) -> None:
     """Load the table that was asked for when `fp4aot` is imported."""
-    _active.load_at_import(lambda: _wheel.this_wheel(manifest), _set_table, package)
+    _active.load_at_import(lambda: _wheel.this_wheel(manifest), _set_tables, package)

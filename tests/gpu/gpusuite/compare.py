@@ -17,6 +17,7 @@ from fp4aot._selftest.checks import out_form
 from gpusuite import memory
 from gpusuite.gpu_arithmetic import TrueDivision, gpu_arithmetic
 from gpusuite.records import Details
+from gpusuite.rounding import half_unit
 
 TIES = 2e-3
 """Share of codes that may differ at ties, besides one block of 16."""
@@ -187,8 +188,6 @@ PRODUCTS = "products, against float64 within half a unit of the output plus the 
 FROBENIUS = "products, Frobenius norm relative to float64"
 # Root mean square of rounding alone is 1.7e-3 and 2.1e-4.
 _LARGEST_FROBENIUS = {torch.bfloat16: 2.5e-3, torch.float16: 4e-4}
-_SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11}
-_HALF_OF_SMALLEST = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25}
 
 
 def check_product(
@@ -207,11 +206,7 @@ def check_product(
     expected = torch.matmul(left, right) * factor
     magnitude = torch.matmul(left.abs(), right.abs()) * factor.abs()
     sum_error = left.shape[-1] * 2.0**-23 * magnitude + 2.0**-24 * expected.abs()
-    largest = expected.abs() + sum_error
-    _, exponent = torch.frexp(largest)
-    half_unit = torch.exp2((exponent - 1 - _SIGNIFICANT_BITS[got.dtype]).double())
-    half_unit = torch.where(largest > 0, half_unit, 0.0)
-    bound = sum_error + half_unit.clamp(min=_HALF_OF_SMALLEST[got.dtype])
+    bound = sum_error + half_unit(expected.abs() + sum_error, got.dtype)
     error = (got.double() - expected).abs()
     same_nan = got.isnan() == expected.isnan()
     wrong = int((~((error <= bound) | (got.isnan() & expected.isnan()))).sum())

@@ -33,6 +33,12 @@ from fp4aot._checks.gemm import (
     mm_fp4,
     mm_fp4_out,
 )
+from fp4aot._checks.group_gemm import (
+    group_gemm_mxfp8_mxfp4_nt_groupwise,
+    group_gemm_mxfp8_mxfp4_nt_groupwise_out,
+    group_gemm_nvfp4_nt_groupwise,
+    group_gemm_nvfp4_nt_groupwise_out,
+)
 from fp4aot._checks.interleave import (
     block_scale_interleave,
     block_scale_interleave_out,
@@ -50,6 +56,12 @@ from fp4aot._checks.kv_cache import (
     nvfp4_kv_quantize_out,
     paged_output_shapes,
 )
+from fp4aot._checks.moe import (
+    cutlass_fused_moe,
+    cutlass_fused_moe_out,
+)
+from fp4aot._checks.moe_arguments import PACKED as PACKED_DTYPES
+from fp4aot._checks.moe_arguments import MoeArguments
 from fp4aot._checks.per_token import (
     nvfp4_quantize_per_token,
     nvfp4_quantize_per_token_out,
@@ -63,12 +75,16 @@ from fp4aot._checks.quantize import (
 __all__ = [
     "EXPERT_SCALES_ORDER",
     "EXPERT_VALUES_ORDER",
+    "PACKED_DTYPES",
+    "MoeArguments",
     "batched_shapes",
     "block_scale_interleave",
     "block_scale_interleave_out",
     "block_scale_interleave_reverse",
     "block_scale_interleave_reverse_out",
     "check_scalar_scale",
+    "cutlass_fused_moe",
+    "cutlass_fused_moe_out",
     "dequantized_out",
     "e2m1_and_ufp8sf_scale_to_float",
     "expert_shapes",
@@ -76,6 +92,10 @@ __all__ = [
     "fp4_linear",
     "fp4_quantize",
     "fp4_quantize_out",
+    "group_gemm_mxfp8_mxfp4_nt_groupwise",
+    "group_gemm_mxfp8_mxfp4_nt_groupwise_out",
+    "group_gemm_nvfp4_nt_groupwise",
+    "group_gemm_nvfp4_nt_groupwise_out",
     "interleaved_numel",
     "kv_quantized_shapes",
     "mm_fp4",

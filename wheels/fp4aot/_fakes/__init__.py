@@ -27,6 +27,12 @@ from fp4aot._fakes.gemm import (
     mm_fp4,
     mm_fp4_out,
 )
+from fp4aot._fakes.group_gemm import (
+    group_gemm_mxfp8_mxfp4_nt_groupwise,
+    group_gemm_mxfp8_mxfp4_nt_groupwise_out,
+    group_gemm_nvfp4_nt_groupwise,
+    group_gemm_nvfp4_nt_groupwise_out,
+)
 from fp4aot._fakes.interleave import (
     block_scale_interleave,
     block_scale_interleave_out,
@@ -40,6 +46,10 @@ from fp4aot._fakes.kv_cache import (
     nvfp4_kv_dequantize_paged_out,
     nvfp4_kv_quantize,
     nvfp4_kv_quantize_out,
+)
+from fp4aot._fakes.moe import (
+    cutlass_fused_moe,
+    cutlass_fused_moe_out,
 )
 from fp4aot._fakes.per_token import (
     nvfp4_quantize_per_token,
@@ -55,10 +65,16 @@ __all__ = [
     "block_scale_interleave_out",
     "block_scale_interleave_reverse",
     "block_scale_interleave_reverse_out",
+    "cutlass_fused_moe",
+    "cutlass_fused_moe_out",
     "e2m1_and_ufp8sf_scale_to_float",
     "e2m1_and_ufp8sf_scale_to_float_out",
     "fp4_quantize",
     "fp4_quantize_out",
+    "group_gemm_mxfp8_mxfp4_nt_groupwise",
+    "group_gemm_mxfp8_mxfp4_nt_groupwise_out",
+    "group_gemm_nvfp4_nt_groupwise",
+    "group_gemm_nvfp4_nt_groupwise_out",
     "mm_fp4",
     "mm_fp4_out",
     "mxfp4_dequantize",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fp4aot._selftest.inputs import Case
+from fp4aot._selftest.case import Case
 
 PASSED, REFUSED, FAILED = "passed", "refused", "FAILED"
 
@@ -64,7 +64,12 @@ def _check(case: Case, device: torch.device) -> str:
         if device.type == "cuda" and "has no compiled kernel in this wheel" in str(error):
             raise _RefusedError(str(error)) from error
         raise
-    differing = _compare("eager", eager, expected, case.tie_tolerance)
+    if case.largest_error is None:
+        differing = _compare("eager", eager, expected, case.tie_tolerance)
+        judged = f", {differing} differ at ties" if case.tie_tolerance else ""
+    else:
+        distance = _distance(eager, expected, case.largest_error)
+        judged = f", relative error {distance:.2g}"
 
     inputs, names = out_form(packet, arguments)
     make = _poisoned if case.writes_all else torch.zeros_like
@@ -88,8 +93,7 @@ def _check(case: Case, device: torch.device) -> str:
     # aot_eager traces, functionalizes and runs: inductor would need a C++ compiler on this machine.
     compiled: Any = torch.compile(packet.default, fullgraph=True, backend="aot_eager")
     _compare("compiled", _tuple(compiled(*arguments)), eager, 0.0)
-    ties = f", {differing} differ at ties" if case.tie_tolerance else ""
-    return f"eager, out, fake, fullgraph: {_numel(eager)} elements{ties}"
+    return f"eager, out, fake, fullgraph: {_numel(eager)} elements{judged}"
 
 
 def out_form(packet: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -111,7 +115,34 @@ def out_form(packet: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], 
         for argument in schema
         if not argument.kwarg_only and argument.name in by_name
     )
-    return inputs, tuple(argument.name for argument in schema if argument.kwarg_only)
+    # A workspace is a buffer that nobody has to pass.
+    buffers = (one for one in schema if one.kwarg_only and not one.has_default_value())
+    return inputs, tuple(argument.name for argument in buffers)
+
+
+def _distance(
+    got: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...], largest: float
+) -> float:
+    """Return the relative difference of the worst result, which must be small enough."""
+    errors: list[float] = []
+    for left, right in zip(got, expected, strict=True):
+        _same_kind("eager", len(errors), left, right)
+        difference = left.cpu().double() - right.cpu().double()
+        errors.append(float(difference.norm() / right.double().norm()))
+        if not errors[-1] <= largest:
+            raise _MismatchError(
+                f"eager, result {len(errors) - 1}: relative error {errors[-1]:.3g}, expected at "
+                f"most {largest}"
+            )
+    return max(errors)
+
+
+def _same_kind(what: str, index: int, left: torch.Tensor, right: torch.Tensor) -> None:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        raise _MismatchError(
+            f"{what}, result {index}: {list(left.shape)} {left.dtype}, expected "
+            f"{list(right.shape)} {right.dtype}"
+        )
 
 
 def _compare(
@@ -122,11 +153,7 @@ def _compare(
 ) -> int:
     differing = 0
     for index, (left, right) in enumerate(zip(got, expected, strict=True)):
-        if left.shape != right.shape or left.dtype != right.dtype:
-            raise _MismatchError(
-                f"{what}, result {index}: {list(left.shape)} {left.dtype}, expected "
-                f"{list(right.shape)} {right.dtype}"
-            )
+        _same_kind(what, index, left, right)
         count = int((left.cpu() != right.cpu()).sum())
         if left.dtype in (torch.bfloat16, torch.float16) and tolerance:
             # Sums: the results that differ may only differ by a rounding.

@@ -5,8 +5,6 @@ Everything is drawn on the CPU from one generator, so that each device gets the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,43 +19,13 @@ from fp4aot._reference import (
     per_token,
     quantize,
 )
+from fp4aot._selftest import experts
+from fp4aot._selftest.case import Case, blocks
 
 _SWIZZLED_128X4 = (True, False)
 _SWIZZLED_8X4 = (True, True)
 _LINEAR = (False, False)
 _TIES = 2e-3
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call of one operator.
-
-    Parameters
-    ----------
-    operator
-        Its name.
-    variant
-        Formats, layouts and shapes, for the report.
-    arguments
-        Positional arguments, on the CPU.
-    reference
-        The plain PyTorch function that the result must equal.
-    tie_tolerance
-        Share of bytes that may differ: a GPU's approximate reciprocal decides some ties otherwise.
-    devices
-        ``"any"`` or ``"cpu"``.
-    writes_all
-        Whether every byte of the buffers is written. Else what is left keeps what they held, and
-        the functional form has zeros there.
-    """
-
-    operator: str
-    variant: str
-    arguments: tuple[Any, ...]
-    reference: Callable[..., Any]
-    tie_tolerance: float = 0.0
-    devices: str = "any"
-    writes_all: bool = True
 
 
 def cases(seed: int = 0) -> list[Case]:
@@ -74,16 +42,8 @@ def cases(seed: int = 0) -> list[Case]:
         *_per_token(generator),
         *_batches(generator),
         *_products(generator),
+        *experts.cases(generator),
     ]
-
-
-def blocks(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    """Gaussian values whose blocks of 16 differ in magnitude by up to 2**8."""
-    values = torch.randn(*shape, generator=generator)
-    magnitudes = torch.exp2(
-        torch.randint(-4, 5, (*shape[:-1], shape[-1] // 16), generator=generator)
-    )
-    return values * magnitudes.repeat_interleave(16, dim=-1)
 
 
 def _global_scale(values: torch.Tensor) -> torch.Tensor:

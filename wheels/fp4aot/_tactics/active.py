@@ -1,4 +1,4 @@
-"""What the operator uses now. The operator cannot be asked, so the table is kept here as well."""
+"""What the operators use now. They cannot be asked, so the table is kept here as well."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fp4aot._tactics import file
 from fp4aot._tactics.at_import import SHIPPED, VARIABLE
+from fp4aot._tactics.entries import OUT_DTYPES, Choice, MoeChoice
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.table import OUT_DTYPES, Choice, Table, merge, shared_capabilities
+from fp4aot._tactics.table import Table, merge, shared_capabilities
 from fp4aot._tactics.wheel import Wheel
 
-SetTable = Callable[[torch.Tensor], object]
-"""`torch.ops.fp4aot._set_mm_fp4_tactics`: replaces the operator's whole table."""
+SetTables = Callable[[torch.Tensor, torch.Tensor], object]
+"""Replaces the whole tables of `mm_fp4` and `cutlass_fused_moe`."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,20 @@ class _State:
 _state = _State()
 
 
+def set_operators_tables(mm_fp4: torch.Tensor, cutlass_fused_moe: torch.Tensor) -> None:
+    """Give the operators of this process their tables, which have been checked."""
+    torch.ops.fp4aot._set_mm_fp4_tactics.default(mm_fp4)
+    torch.ops.fp4aot._set_cutlass_fused_moe_tactics.default(cutlass_fused_moe)
+
+
 def load(
-    source: str | os.PathLike[str] | Table, wheel: Wheel, set_table: SetTable, *, add: bool = False
+    source: str | os.PathLike[str] | Table,
+    wheel: Wheel,
+    set_tables: SetTables,
+    *,
+    add: bool = False,
 ) -> Summary:
-    """Check a table and give it to the operator; nothing changes when it is refused.
+    """Check a table and give it to the operators; nothing changes when it is refused.
 
     Parameters
     ----------
@@ -70,8 +82,8 @@ def load(
         A file or a table.
     wheel
         What it must fit.
-    set_table
-        The operator's setter.
+    set_tables
+        The operators' setter.
     add
         Merge with what is in force; replace it otherwise.
     """
@@ -85,17 +97,17 @@ def load(
     with _state.lock:
         table = merge((_state.table, table) if add else (table,))
         notes += shared_capabilities(table)
-        set_table(rows(table.choices()))
+        set_tables(rows(table.choices()), moe_rows(table.moe_choices()))
         _state.table = table
     for note in notes:
         warnings.warn(f"fp4aot.tactics: {note}", stacklevel=3)
     return Summary(name, len(table), tuple(table.devices()), tuple(notes))
 
 
-def clear(set_table: SetTable) -> None:
-    """Take the table from the operator."""
+def clear(set_tables: SetTables) -> None:
+    """Take the table from the operators."""
     with _state.lock:
-        set_table(rows([]))
+        set_tables(rows([]), moe_rows([]))
         _state.table = Table()
 
 
@@ -105,17 +117,28 @@ def table() -> Table:
 
 
 def rows(choices: list[Choice]) -> torch.Tensor:
-    """Write choices as the operator takes them: int64 `[rows, 7]` on the CPU."""
-    data = [
-        (c.major, c.minor, OUT_DTYPES.index(c.out_dtype), c.n, c.k, c.m, c.tactic) for c in choices
-    ]
+    """Write choices as `mm_fp4` takes them: int64 `[rows, 7]` on the CPU."""
+    return _tensor([c._replace(out_dtype=_number(c.out_dtype)) for c in choices], Choice)
+
+
+def moe_rows(choices: list[MoeChoice]) -> torch.Tensor:
+    """Write choices as `cutlass_fused_moe` takes them: int64 `[rows, 12]` on the CPU."""
+    return _tensor([c._replace(output_dtype=_number(c.output_dtype)) for c in choices], MoeChoice)
+
+
+def _number(dtype: str) -> Any:
+    return OUT_DTYPES.index(dtype)
+
+
+def _tensor(data: list[Any], kind: type[Choice] | type[MoeChoice]) -> torch.Tensor:
     # The device is named: a default device that the user set must not be touched.
-    return torch.tensor(data, dtype=torch.int64, device="cpu").reshape(-1, 7)
+    columns = len(kind._fields)
+    return torch.tensor(data, dtype=torch.int64, device="cpu").reshape(-1, columns)
 
 
 def load_at_import(
     wheel: Callable[[], Wheel],
-    set_table: Callable[[], SetTable],
+    set_tables: SetTables,
     package: Path,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
@@ -123,8 +146,8 @@ def load_at_import(
 
     Parameters
     ----------
-    wheel, set_table
-        Asked for only where there is a table.
+    wheel, set_tables
+        Asked for, and called, only where there is a table.
     package
         The folder that may hold `tactics.json`.
     environment
@@ -141,9 +164,9 @@ def load_at_import(
     shipped = package / SHIPPED
     try:
         if named:
-            load(named, wheel(), set_table())
+            load(named, wheel(), set_tables)
         elif shipped.is_file():
-            load(shipped, wheel(), set_table())
+            load(shipped, wheel(), set_tables)
     except TacticsError as error:
         remedy = (
             f"the file is the one that {VARIABLE} names: name another, or unset the variable; "

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fp4aot._tactics import active, file, flashinfer_cache
+from fp4aot._tactics.entries import DEFAULT_TACTIC, Choice, MoeChoice
 from fp4aot._tactics.errors import TacticsError
+from fp4aot._tactics.flashinfer_buckets import ROUNDINGS
 from fp4aot._tactics.machine import Machine, this_machine
-from fp4aot._tactics.table import (
-    DEFAULT_TACTIC,
-    Choice,
-    Table,
-    merge,
-    shared_capabilities,
-)
+from fp4aot._tactics.table import Table, merge, shared_capabilities
 from fp4aot._tactics.text import columns
 from fp4aot._tactics.tune import now
 from fp4aot._tactics.wheel import Wheel, this_wheel
@@ -55,8 +51,8 @@ def add_parser(commands: Any) -> None:
     )
     action.add_argument(
         "--rounding",
-        choices=flashinfer_cache.ROUNDINGS,
-        default=flashinfer_cache.ROUNDINGS[0],
+        choices=ROUNDINGS,
+        default=ROUNDINGS[0],
         help="for a cache made with tuning_buckets: down, or up for round_up=True",
     )
 
@@ -70,11 +66,18 @@ def show(options: argparse.Namespace, make_wheel: Callable[[], Wheel] = this_whe
     if options.json:
         print(json.dumps(table.to_json(), indent=2))
         return 0
-    choices = table.choices()
-    head = ("capability", "dtype", "NxK", "M", "tactic")
-    lines = columns(head, _rows(choices), right=(3, 4)) if choices else []
-    found = f"{len(choices)} entries" if choices else "no entries: FlashInfer's default is used"
-    print("\n".join([*lines, *([""] if lines else []), f"{name}: {found}"]))
+    choices, moe_choices = table.choices(), table.moe_choices()
+    lines: list[str] = []
+    if choices:
+        head: tuple[str, ...] = ("capability", "dtype", "NxK", "M", "tactic")
+        lines += [*columns(head, _rows(choices), right=(3, 4)), ""]
+    if moe_choices:
+        head = ("capability", "dtype", "input", "finalize", "experts, HxI", "tokens")
+        head = (*head, "gemm1", "gemm2")
+        lines += [*columns(head, _moe_rows(moe_choices), right=(5, 6, 7)), ""]
+    count = len(choices) + len(moe_choices)
+    found = f"{count} entries" if count else "no entries: FlashInfer's default is used"
+    print("\n".join([*lines, f"{name}: {found}"]))
     return 0
 
 
@@ -120,33 +123,38 @@ def import_cache(
         lambda name: options.capability or machine.find_capability(name),
         now(),
         options.rounding,
+        machine.moe_counts,
     )
+    some = imported.taken + imported.moe_taken > 0
     result: dict[str, Any] = {
-        "file": str(options.out) if imported.taken else None,
+        "file": str(options.out) if some else None,
         "taken": imported.taken,
+        "moe_taken": imported.moe_taken,
         "gaps": imported.gaps,
         "skipped": dict(imported.skipped),
         "notes": list(imported.notes),
     }
-    if imported.taken:
+    if some:
         out = Path(options.out)
         before, notes = file.read(out, machine.wheel) if out.exists() else (Table(), [])
         table = merge([before, imported.table])
         file.write(table, out)
         result |= _summary(table, [*imported.notes, *notes])
     print(json.dumps(result, indent=2) if options.json else _import_text(options.cache, result))
-    return 0 if imported.taken else 1
+    return 0 if some else 1
 
 
 def _import_text(cache: str, result: dict[str, Any]) -> str:
     lines = [f"{cache}: {result['taken']} results of CUTLASS for mm_fp4 taken"]
+    if result["moe_taken"]:
+        lines += [f"{cache}: {result['moe_taken']} results for cutlass_fused_moe taken"]
     if result["taken"]:
         lines[0] += (
             ", each for both output dtypes; FlashInfer has none for other M: "
             f"{result['gaps']} entries keep the default there"
         )
     lines += [f"skipped: {count} {why}" for why, count in sorted(result["skipped"].items())]
-    if result["taken"]:
+    if result["file"]:
         lines.append(_sentence(result))
     else:
         lines.append("Nothing to import, and nothing was written.")
@@ -167,20 +175,47 @@ def _sentence(result: dict[str, Any]) -> str:
 
 
 def _rows(choices: list[Choice]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for choice, following in zip(choices, [*choices[1:], None], strict=True):
-        more = following is not None and following[:5] == choice[:5]
-        last = f"{following.m - 1}" if more and following else ""
-        rows.append(
-            (
-                f"{choice.major}.{choice.minor}",
-                choice.out_dtype,
-                f"{choice.n}x{choice.k}",
-                str(choice.m) if last == str(choice.m) else f"{choice.m}-{last}",
-                "default" if choice.tactic == DEFAULT_TACTIC else str(choice.tactic),
-            )
+    return [
+        (
+            f"{choice.major}.{choice.minor}",
+            choice.out_dtype,
+            f"{choice.n}x{choice.k}",
+            rows,
+            _tactic(choice.tactic),
         )
-    return rows
+        for choice, rows in zip(choices, _ranges([(c[:5], c.m) for c in choices]), strict=True)
+    ]
+
+
+def _moe_rows(choices: list[MoeChoice]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{choice.major}.{choice.minor}",
+            choice.output_dtype,
+            "packed" if choice.quantized_input else "float",
+            "fused" if choice.use_fused_finalize else "separate",
+            f"{choice.experts}x{choice.hidden_size}x{choice.intermediate_size} top {choice.top_k}",
+            tokens,
+            _tactic(choice.gemm1_tactic),
+            _tactic(choice.gemm2_tactic),
+        )
+        for choice, tokens in zip(
+            choices, _ranges([(c[:9], c.tokens) for c in choices]), strict=True
+        )
+    ]
+
+
+def _ranges(starts: list[tuple[object, int]]) -> list[str]:
+    """Name each bucket by its first and last number, from sorted keys and starts."""
+    found = []
+    for (key, start), following in zip(starts, [*starts[1:], None], strict=True):
+        last = f"{following[1] - 1}" if following and following[0] == key else ""
+        found.append(str(start) if last == str(start) else f"{start}-{last}")
+    return found
+
+
+def _tactic(tactic: int) -> str:
+    return "default" if tactic == DEFAULT_TACTIC else str(tactic)
 
 
 def _capability(text: str) -> tuple[int, int]:

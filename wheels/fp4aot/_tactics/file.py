@@ -8,22 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
+from fp4aot._tactics.entries import DEFAULT_TACTIC, OUT_DTYPES, Entry, MoeEntry
 from fp4aot._tactics.errors import TacticsError, refuse
-from fp4aot._tactics.table import (
-    DEFAULT_TACTIC,
-    FORMAT,
-    OUT_DTYPES,
-    SCHEMA,
-    Entry,
-    Section,
-    Table,
-    describe,
-)
+from fp4aot._tactics.table import FORMAT, READABLE_SCHEMAS, Section, Table, describe
 from fp4aot._tactics.wheel import Wheel
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -87,9 +79,9 @@ def parse(data: Any, source: str) -> Table:
     if kind != FORMAT:
         fields.refuse("format", repr(kind), repr(FORMAT), "this is not a table of tactics")
     schema = fields.integer("schema", 0, _LARGEST)
-    if schema != SCHEMA:
+    if schema not in READABLE_SCHEMAS:
         newer = "install the fp4aot that wrote it, or tune again with this one"
-        fields.refuse("schema", str(schema), str(SCHEMA), newer)
+        fields.refuse("schema", str(schema), " or ".join(map(str, READABLE_SCHEMAS)), newer)
     return Table(tuple(_section(item) for item in fields.items("sections")))
 
 
@@ -100,6 +92,7 @@ def check(table: Table, source: str, wheel: Wheel) -> list[str]:
         where = f"sections[{index}]"
         _check_wheel(section, source, where, wheel)
         _check_tactics(section, source, where, wheel)
+        _check_moe_tactics(section, source, where, wheel)
         if wheel.driver and section.driver and wheel.driver != section.driver:
             warnings.append(
                 f"{source}: {where}, {describe(section)}, was measured with driver "
@@ -131,25 +124,24 @@ def dumps(table: Table) -> str:
     data = table.to_json()
     blocks = []
     for section in data.pop("sections"):
-        entries = [json.dumps(entry) for entry in section.pop("entries")]
+        lists = [
+            _list(name, section.pop(name)) for name in ("entries", "moe_entries") if name in section
+        ]
         head = json.dumps(section, indent=2).removesuffix("\n}")
-        lines = ",\n".join(f"    {line}" for line in entries)
-        text = f'{head},\n  "entries": [\n{lines}\n  ]\n}}'
+        text = ",\n".join([head, *lists]) + "\n}"
         blocks.append("\n".join(f"    {line}" for line in text.splitlines()))
     head = json.dumps(data, indent=2).removesuffix("\n}")
     body = ",\n".join(blocks)
     return f'{head},\n  "sections": [\n{body}\n  ]\n}}\n'
 
 
+def _list(name: str, entries: list[dict[str, Any]]) -> str:
+    lines = ",\n".join(f"    {json.dumps(entry)}" for entry in entries)
+    return f'  "{name}": [\n{lines}\n  ]'
+
+
 def _section(fields: _Fields) -> Section:
     wheel = fields.child("wheel")
-    entries: dict[tuple[int, int, str, int], Entry] = {}
-    for item in fields.items("entries"):
-        entry = _entry(item)
-        if entry.key in entries:
-            got = "a second entry for N={}, K={}, {}, M={}".format(*entry.key)
-            fields.refuse(item.where, got, "one for each", "remove all but one", here=False)
-        entries[entry.key] = entry
     return Section(
         device=fields.text("device"),
         capability=_capability(fields),
@@ -160,24 +152,68 @@ def _section(fields: _Fields) -> Section:
         cuda_runtime=fields.text("cuda_runtime"),
         written=_time(fields),
         origin=fields.text("origin"),
-        entries=tuple(entries.values()),
+        entries=_entries(fields, "entries", _entry),
+        moe_entries=(
+            _entries(fields, "moe_entries", _moe_entry) if fields.has("moe_entries") else ()
+        ),
     )
 
 
+_AnyEntry = TypeVar("_AnyEntry", Entry, MoeEntry)
+
+
+def _entries(
+    fields: _Fields, name: str, parse_entry: Callable[[_Fields], _AnyEntry]
+) -> tuple[_AnyEntry, ...]:
+    entries: dict[tuple[Any, ...], _AnyEntry] = {}
+    for item in fields.items(name):
+        entry = parse_entry(item)
+        if entry.key in entries:
+            got = f"a second entry for {entry}"
+            fields.refuse(item.where, got, "one for each", "remove all but one", here=False)
+        entries[entry.key] = entry
+    return tuple(entries.values())
+
+
 def _entry(fields: _Fields) -> Entry:
-    out_dtype = fields.text("out_dtype")
-    if out_dtype not in OUT_DTYPES:
-        fields.refuse("out_dtype", repr(out_dtype), " or ".join(OUT_DTYPES), _MADE_BY)
     return Entry(
         n=_size(fields, "n"),
         k=_size(fields, "k"),
-        out_dtype=out_dtype,
+        out_dtype=_dtype(fields, "out_dtype"),
         m=fields.integer("m", 1, _LARGEST),
         tactic=fields.integer("tactic", DEFAULT_TACTIC, _LARGEST),
         measured_m=fields.integer("measured_m", 1, _LARGEST) if fields.has("measured_m") else None,
         microseconds=fields.duration("microseconds"),
         default_microseconds=fields.duration("default_microseconds"),
     )
+
+
+def _moe_entry(fields: _Fields) -> MoeEntry:
+    measured = fields.has("measured_tokens")
+    return MoeEntry(
+        hidden_size=_size(fields, "hidden_size"),
+        intermediate_size=_size(fields, "intermediate_size"),
+        experts=fields.integer("experts", 1, _LARGEST),
+        top_k=fields.integer("top_k", 1, _LARGEST),
+        output_dtype=_dtype(fields, "output_dtype"),
+        quantized_input=fields.flag("quantized_input"),
+        use_fused_finalize=fields.flag("use_fused_finalize"),
+        tokens=fields.integer("tokens", 1, _LARGEST),
+        gemm1_tactic=fields.integer("gemm1_tactic", DEFAULT_TACTIC, _LARGEST),
+        gemm2_tactic=fields.integer("gemm2_tactic", DEFAULT_TACTIC, _LARGEST),
+        gemm1_count=fields.integer("gemm1_count", 1, _LARGEST),
+        gemm2_count=fields.integer("gemm2_count", 1, _LARGEST),
+        measured_tokens=fields.integer("measured_tokens", 1, _LARGEST) if measured else None,
+        microseconds=fields.duration("microseconds"),
+        default_microseconds=fields.duration("default_microseconds"),
+    )
+
+
+def _dtype(fields: _Fields, name: str) -> str:
+    dtype = fields.text(name)
+    if dtype not in OUT_DTYPES:
+        fields.refuse(name, repr(dtype), " or ".join(OUT_DTYPES), _MADE_BY)
+    return dtype
 
 
 def _size(fields: _Fields, name: str) -> int:
@@ -224,25 +260,57 @@ def _check_wheel(section: Section, source: str, where: str, wheel: Wheel) -> Non
 
 
 def _check_tactics(section: Section, source: str, where: str, wheel: Wheel) -> None:
+    if not section.entries:
+        return
     count = wheel.tactic_count(*section.capability)
     if count == 0:
-        refuse(
-            source,
-            f"{where}.compute_capability",
-            "{}.{}".format(*section.capability),
-            "one that this wheel has an FP4 GEMM for",
-            "remove the section, or see python -m fp4aot doctor for what the wheel holds",
-        )
+        _refuse_capability(section, source, where, "an FP4 GEMM")
     for index, entry in enumerate(section.entries):
         if not DEFAULT_TACTIC <= entry.tactic < count:
-            refuse(
+            _refuse_tactic(
                 source,
                 f"{where}.entries[{index}].tactic",
-                str(entry.tactic),
-                f"{DEFAULT_TACTIC} to {count - 1} (compute capability "
-                "{}.{} has {} tactics in this wheel)".format(*section.capability, count),
-                "the table was edited or damaged: tune again",
+                entry.tactic,
+                count,
+                "compute capability {}.{} has {} tactics in this wheel".format(
+                    *section.capability, count
+                ),
             )
+
+
+def _check_moe_tactics(section: Section, source: str, where: str, wheel: Wheel) -> None:
+    if not section.moe_entries:
+        return
+    if not wheel.has_moe(*section.capability):
+        _refuse_capability(section, source, where, "a mixture of experts")
+    for index, entry in enumerate(section.moe_entries):
+        for product, tactic, count in (
+            ("gemm1", entry.gemm1_tactic, entry.gemm1_count),
+            ("gemm2", entry.gemm2_tactic, entry.gemm2_count),
+        ):
+            if not tactic < count:
+                field = f"{where}.moe_entries[{index}].{product}_tactic"
+                _refuse_tactic(source, field, tactic, count, f"{product}_count is {count}")
+
+
+def _refuse_capability(section: Section, source: str, where: str, what: str) -> NoReturn:
+    refuse(
+        source,
+        f"{where}.compute_capability",
+        "{}.{}".format(*section.capability),
+        f"one that this wheel has {what} for",
+        "remove the section, or see python -m fp4aot doctor for what the wheel holds",
+    )
+
+
+def _refuse_tactic(source: str, field: str, tactic: int, count: int, why: str) -> NoReturn:
+    refuse(
+        source,
+        field,
+        str(tactic),
+        f"{DEFAULT_TACTIC} to {count - 1} ({why})",
+        "the table was edited or damaged: tune again",
+    )
 
 
 class _Fields:
@@ -275,6 +343,12 @@ class _Fields:
             self.refuse(name, str(value), f"a whole number from {least} to {most}", _MADE_BY)
         return cast(int, value)
 
+    def flag(self, name: str) -> bool:
+        value = self._present(name, "true or false")
+        if not isinstance(value, bool):
+            self.refuse(name, _kind(value), "true or false", _MADE_BY)
+        return value
+
     def duration(self, name: str) -> float | None:
         if not self.has(name):
             return None
@@ -296,13 +370,16 @@ class _Fields:
         return f"{self.where}.{name}" if self.where else name
 
     def _value(self, name: str, kind: type | tuple[type, ...], expected: str) -> Any:
-        if name not in self._data:
-            self.refuse(name, "nothing", expected, _MADE_BY)
-        value = self._data[name]
+        value = self._present(name, expected)
         # JSON's true and false are integers to Python.
         if not isinstance(value, kind) or isinstance(value, bool):
             self.refuse(name, _kind(value), expected, _MADE_BY)
         return value
+
+    def _present(self, name: str, expected: str) -> Any:
+        if name not in self._data:
+            self.refuse(name, "nothing", expected, _MADE_BY)
+        return self._data[name]
 
 
 def _kind(value: Any) -> str:

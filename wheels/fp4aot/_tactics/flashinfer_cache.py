@@ -3,10 +3,8 @@
 A cache maps a key, the text of ``(op, runner, shapes, extras)``, to a runner and its tactic. Those
 of `mm_fp4` have the op ``fp4_gemm`` and the shapes of its ten arguments, with M replaced by its
 bucket. Only the CUTLASS runner is in this wheel. Its keys do not say the output dtype (FlashInfer
-uses one result for both), so each becomes an entry for both.
-
-FlashInfer uses its default for an M whose bucket is not in the cache. The operator would use the
-bucket below, so gaps become entries of their own, with the default tactic.
+uses one result for both), so each becomes an entry for both. Those of `cutlass_fused_moe` are for
+`flashinfer_moe_cache`.
 """
 
 from __future__ import annotations
@@ -15,29 +13,27 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fp4aot._tactics.buckets import bucket_of, buckets_up_to, start_of
+from fp4aot._tactics import flashinfer_moe_cache
+from fp4aot._tactics.entries import DEFAULT_TACTIC, OUT_DTYPES, Entry
 from fp4aot._tactics.errors import TacticsError, refuse
 from fp4aot._tactics.file import load_json
-from fp4aot._tactics.table import DEFAULT_TACTIC, OUT_DTYPES, Entry, Section, Table
+from fp4aot._tactics.flashinfer_buckets import Buckets, starts
+from fp4aot._tactics.flashinfer_moe_cache import MoeCounts, Result
+from fp4aot._tactics.table import Section, Table
 from fp4aot._tactics.wheel import Wheel
 
 OPERATION = "fp4_gemm"
 RUNNER = "CutlassFp4GemmRunner"
-ROUNDINGS = ("default", "down", "up")
-"""How FlashInfer takes an M to a bucket: its own buckets, or those of `tuning_buckets=`."""
 
 _KEY = re.compile(r"\('([^']*)', '([^']*)', (\(.*\))\)", re.DOTALL)
 _ARGUMENTS = 10
 _LARGEST = 2**30
 _OWN_KEYS = ("_metadata", "_records", "_generation")
-
-_Buckets = dict[int, int | None]
-"""Tactic of each bucket of one weight shape; None where another runner was the fastest."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,9 @@ class Imported:
     taken
         Results of the CUTLASS runner, each of which became an entry for each output dtype.
     gaps
-        Entries with the default tactic, for buckets without a result.
+        Entries of `mm_fp4` with the default tactic, for buckets without a result.
+    moe_taken
+        Results for `cutlass_fused_moe`.
     skipped
         Reasons, and how many results were not taken for each.
     notes
@@ -61,8 +59,19 @@ class Imported:
     table: Table
     taken: int
     gaps: int
+    moe_taken: int
     skipped: Mapping[str, int]
     notes: tuple[str, ...]
+
+
+class _Result(NamedTuple):
+    """A result for `mm_fp4`: its key, the runner and the shapes there, runner and tactic."""
+
+    key: str
+    asked: str
+    shapes: str
+    runner: Any
+    tactic: Any
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ def read(
     find_capability: Callable[[str], tuple[int, int] | None],
     written: str,
     rounding: str = "default",
+    moe_counts: MoeCounts = lambda *_: None,
 ) -> Imported:
     """Read a cache and turn it into a table.
 
@@ -99,6 +109,9 @@ def read(
     rounding
         ``"default"``, or what `autotune(tuning_buckets=..., round_up=...)` had: ``"down"`` (its
         default) or ``"up"``.
+    moe_counts
+        Tells how many tactics the two products of `cutlass_fused_moe` have, by the capability and
+        whether finalize is fused; None where no device can tell.
 
     Raises
     ------
@@ -119,15 +132,32 @@ def read(
             "give its compute capability: --capability 12.0",
         )
     count = wheel.tactic_count(*capability)
-    if count == 0:
+    if count == 0 and not wheel.has_moe(*capability):
         raise TacticsError(
             "fp4aot.tactics: {}: this wheel has no FP4 GEMM for compute capability {}.{} "
-            "({}); see python -m fp4aot doctor".format(source, *capability, device)
+            "({}), and no mixture of experts; see python -m fp4aot doctor".format(
+                source, *capability, device
+            )
         )
     skipped: Counter[str] = Counter()
-    shapes = _group(cache, str(source), count, skipped)
+    parsed, mixtures = [], []
+    for key, runner, tactic in cache.results:
+        match = _KEY.fullmatch(key)
+        operation = match[1] if match else ""
+        if match and operation in flashinfer_moe_cache.OPERATIONS:
+            mixtures.append(Result(key, match[1], match[2], match[3], runner, tactic))
+        elif match and operation == OPERATION and count:
+            parsed.append(_Result(key, match[2], match[3], runner, tactic))
+        elif operation == OPERATION:
+            skipped["of mm_fp4, which is not in this wheel"] += 1
+        else:
+            skipped["of another operator"] += 1
+    shapes = _group(parsed, str(source), count, skipped)
     entries, gaps = _entries(shapes, rounding, str(source))
     taken = sum(tactic is not None for buckets in shapes.values() for tactic in buckets.values())
+    moe_entries, moe_taken = flashinfer_moe_cache.read(
+        mixtures, str(source), lambda fused: moe_counts(capability, fused), rounding, skipped
+    )
     section = Section(
         device=device,
         capability=capability,
@@ -138,10 +168,11 @@ def read(
         cuda_runtime=wheel.cuda_runtime,
         written=written,
         origin=f"FlashInfer {wheel.flashinfer} cache {source.name}",
-        entries=tuple(entries),
+        entries=tuple(entries) if taken else (),
+        moe_entries=tuple(moe_entries),
     )
-    table = Table((section,)) if taken else Table()
-    return Imported(table, taken, gaps if taken else 0, dict(skipped), tuple(notes))
+    table = Table((section,)) if taken or moe_taken else Table()
+    return Imported(table, taken, gaps if taken else 0, moe_taken, dict(skipped), tuple(notes))
 
 
 def _read_file(path: Path) -> _Cache:
@@ -220,23 +251,19 @@ def _check_versions(cache: _Cache, wheel: Wheel) -> list[str]:
 
 
 def _group(
-    cache: _Cache, source: str, count: int, skipped: Counter[str]
-) -> dict[tuple[int, int], _Buckets]:
+    results: Sequence[_Result], source: str, count: int, skipped: Counter[str]
+) -> dict[tuple[int, int], Buckets]:
     """Sort results by weight shape and bucket, and count those that are of no use here."""
-    shapes: dict[tuple[int, int], _Buckets] = {}
-    for key, runner, tactic in cache.results:
-        match = _KEY.fullmatch(key)
-        if match is None or match[1] != OPERATION:
-            skipped["of another operator"] += 1
-            continue
-        sizes = _sizes(match[3])
+    shapes: dict[tuple[int, int], Buckets] = {}
+    for key, asked, shape_text, runner, tactic in results:
+        sizes = _sizes(shape_text)
         if sizes is None:
-            skipped[f"of {match[2]}, with shapes that are not those of mm_fp4"] += 1
+            skipped[f"of {asked}, with shapes that are not those of mm_fp4"] += 1
             continue
         m, n, k = sizes
         buckets = shapes.setdefault((n, k), {})
-        if match[2] != RUNNER:
-            skipped[f"of {match[2]}, which is not in this wheel"] += 1
+        if asked != RUNNER:
+            skipped[f"of {asked}, which is not in this wheel"] += 1
             buckets.setdefault(m, None)
             continue
         whole = isinstance(tactic, int) and not isinstance(tactic, bool)
@@ -271,41 +298,18 @@ def _sizes(text: str) -> tuple[int, int, int] | None:
 
 
 def _entries(
-    shapes: Mapping[tuple[int, int], _Buckets], rounding: str, source: str
+    shapes: Mapping[tuple[int, int], Buckets], rounding: str, source: str
 ) -> tuple[list[Entry], int]:
     entries = []
     gaps = 0
     for (n, k), buckets in sorted(shapes.items()):
         if all(tactic is None for tactic in buckets.values()):
             continue
-        for m, tactic in _starts(buckets, rounding, source).items():
+        for m, tactic in starts(buckets, rounding, source, OPERATION).items():
             gaps += (tactic is None) * len(OUT_DTYPES)
             chosen = DEFAULT_TACTIC if tactic is None else tactic
             entries += [Entry(n, k, dtype, m, chosen) for dtype in OUT_DTYPES]
     return entries, gaps
-
-
-def _starts(buckets: _Buckets, rounding: str, source: str) -> _Buckets:
-    """Turn buckets into starts, so that the largest start not above M has FlashInfer's choice."""
-    ordered = sorted(buckets)
-    if rounding == "down":
-        return {m: buckets[m] for m in ordered}
-    if rounding == "up":
-        before = [0, *ordered[:-1]]
-        return {low + 1: buckets[m] for low, m in zip(before, ordered, strict=True)}
-    for m in ordered:
-        if bucket_of(m) != m:
-            refuse(
-                source,
-                OPERATION,
-                f"a result for M={m}",
-                "M in FlashInfer's own buckets",
-                "the cache was made with tuning_buckets: add --rounding down, FlashInfer's default "
-                "there, or --rounding up for round_up=True",
-            )
-    # One bucket more: FlashInfer uses its default above the largest.
-    covered = buckets_up_to(ordered[-1] + 1)
-    return {start_of(bucket): buckets.get(bucket) for bucket in covered}
 
 
 def _write_again() -> str:

@@ -1,78 +1,25 @@
-"""Measures the tactics of one shape: are they right, how long do they take, which is the best.
-
-Nothing here knows CUDA: what is called, and what takes the time, are given.
-"""
+"""Measures the tactics of `mm_fp4` for one shape."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
 from fp4aot._layouts import SfLayout, scale_shape
+from fp4aot._tactics.bench import Bench
 from fp4aot._tactics.buckets import start_of
+from fp4aot._tactics.entries import Entry
 from fp4aot._tactics.shapes import Shape
-from fp4aot._tactics.table import DEFAULT_TACTIC, Entry
-
-ROUNDS = 5
-"""The tactics take turns, so that a clock that drifts slows all of them alike."""
-REPETITIONS = 5
-"""Calls of a tactic in a round."""
-WORTHWHILE = 0.99
-"""The default stays unless another tactic takes less than this part of its time."""
+from fp4aot._tactics.trials import Times, Trial, prepare, try_all
 
 # Correct kernels differ in the order of float32 additions and in the last bit of the result. A
 # hundredth of the results' root mean square is far above what that order gives, and far below what
 # one tile of K that is left out gives.
 _ABSOLUTE = 0.01
 _CHUNK = 2**24
-
-
-class Call(Protocol):
-    """The signature of `torch.ops.fp4aot.mm_fp4.out`."""
-
-    def __call__(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        a_descale: torch.Tensor,
-        b_descale: torch.Tensor,
-        alpha: torch.Tensor | None,
-        tactic: int,
-        *,
-        out: torch.Tensor,
-    ) -> object:
-        """Write the product to `out`."""
-
-
-Timer = Callable[[Callable[[], object], int], list[float]]
-"""Takes what to run and how often; returns microseconds, one for each run, with a cold cache."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The device as the measurement sees it.
-
-    Parameters
-    ----------
-    call
-        The operator.
-    timer
-        The clock.
-    synchronize
-        Waits for the device, and raises when it is lost.
-    device
-        Where operands are made.
-    """
-
-    call: Call
-    timer: Timer
-    synchronize: Callable[[], object]
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -88,39 +35,16 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Times):
     """What was found for one case.
 
     Parameters
     ----------
     case
         Which.
-    microseconds
-        Median time of each tactic that gave the right result.
-    excluded
-        The other tactics, and why.
     """
 
     case: Case
-    microseconds: dict[int, float]
-    excluded: dict[int, str]
-
-    @property
-    def default(self) -> float:
-        """Median time of the default tactic."""
-        return self.microseconds[DEFAULT_TACTIC]
-
-    @property
-    def tactic(self) -> int:
-        """The fastest tactic, or the default where no other is clearly faster."""
-        best = min(self.microseconds, key=lambda tactic: (self.microseconds[tactic], tactic))
-        faster = self.microseconds[best] < self.default * WORTHWHILE
-        return best if faster else DEFAULT_TACTIC
-
-    @property
-    def best(self) -> float:
-        """Median time of the chosen tactic."""
-        return self.microseconds[self.tactic]
 
     def entry(self) -> Entry:
         """Return the table's entry."""
@@ -134,14 +58,6 @@ class Measurement:
             microseconds=round(self.best, 3),
             default_microseconds=round(self.default, 3),
         )
-
-
-class CaseError(Exception):
-    """One case cannot be measured; the others can."""
-
-
-class DeviceLostError(Exception):
-    """The device answers nothing any more. Nothing else can be measured in this process."""
 
 
 @dataclass(frozen=True)
@@ -209,24 +125,16 @@ def measure(case: Case, tactics: Sequence[int], bench: Bench) -> Measurement:
     DeviceLostError
         When the device is lost.
     """
-    try:
-        operands = random_operands(case, bench.device)
-        reference = _reference(operands, bench)
-    except RuntimeError as error:
-        _raise_if_lost(bench, DEFAULT_TACTIC, case, error)
-        raise CaseError(_first_line(error)) from error
-    excluded: dict[int, str] = {}
-    good = [DEFAULT_TACTIC]
-    for tactic in tactics:
-        if tactic == DEFAULT_TACTIC:
-            continue
-        reason = _check(tactic, operands, reference, bench, case)
-        if reason is None:
-            good.append(tactic)
-        else:
-            excluded[tactic] = reason
-    del reference
-    return Measurement(case, _times(good, operands, bench, case), excluded)
+    trial = prepare(str(case), lambda: make_trial(case, bench), bench)
+    times = try_all(trial, tactics, bench)
+    return Measurement(times.microseconds, times.excluded, case)
+
+
+def make_trial(case: Case, bench: Bench) -> Trial:
+    """Make the operands of a case."""
+    operands = random_operands(case, bench.device)
+    run = partial(_run, operands, bench)
+    return Trial(str(case), run, operands.out, disagreement, exclude="--exclude")
 
 
 def disagreement(result: torch.Tensor, reference: torch.Tensor) -> str | None:
@@ -258,47 +166,7 @@ def disagreement(result: torch.Tensor, reference: torch.Tensor) -> str | None:
     )
 
 
-def _reference(operands: Operands, bench: Bench) -> torch.Tensor:
-    reference = _result(DEFAULT_TACTIC, operands, bench).clone()
-    if not bool(reference.isfinite().all()):
-        raise CaseError("the default tactic's result has NaN or infinity, or was not written")
-    return reference
-
-
-def _check(
-    tactic: int, operands: Operands, reference: torch.Tensor, bench: Bench, case: Case
-) -> str | None:
-    try:
-        return disagreement(_result(tactic, operands, bench), reference)
-    except RuntimeError as error:
-        _raise_if_lost(bench, tactic, case, error)
-        return _first_line(error)
-
-
-def _times(
-    tactics: Sequence[int], operands: Operands, bench: Bench, case: Case
-) -> dict[int, float]:
-    times: dict[int, list[float]] = {tactic: [] for tactic in tactics}
-    for _ in range(ROUNDS):
-        for tactic in tactics:
-            try:
-                found = bench.timer(partial(_run, tactic, operands, bench), REPETITIONS)
-            except RuntimeError as error:
-                _raise_if_lost(bench, tactic, case, error)
-                raise CaseError(f"tactic {tactic}: {_first_line(error)}") from error
-            times[tactic] += found
-    return {tactic: statistics.median(found) for tactic, found in times.items()}
-
-
-def _result(tactic: int, operands: Operands, bench: Bench) -> torch.Tensor:
-    # A kernel that writes nothing must not be taken for the one before it.
-    operands.out.fill_(float("nan"))
-    _run(tactic, operands, bench)
-    bench.synchronize()
-    return operands.out
-
-
-def _run(tactic: int, operands: Operands, bench: Bench) -> None:
+def _run(operands: Operands, bench: Bench, tactic: int) -> None:
     bench.call(
         operands.a,
         operands.b,
@@ -308,18 +176,3 @@ def _run(tactic: int, operands: Operands, bench: Bench) -> None:
         tactic,
         out=operands.out,
     )
-
-
-def _raise_if_lost(bench: Bench, tactic: int, case: Case, error: RuntimeError) -> None:
-    """After an error: a device whose kernel crashed refuses everything, another goes on."""
-    try:
-        bench.synchronize()
-    except RuntimeError as lost:
-        raise DeviceLostError(
-            f"tactic {tactic} of {case} crashed the device ({_first_line(error)}); what was "
-            f"measured before is kept. Run again with --exclude {tactic}"
-        ) from lost
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

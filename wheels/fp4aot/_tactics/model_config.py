@@ -1,9 +1,9 @@
-"""The linear layers of a transformer's dense path, from its Hugging Face ``config.json``.
+"""The layers of a transformer, from its Hugging Face ``config.json``.
 
 Engines fuse some projections (SGLang and vLLM: q/k/v, gate/up, the two down-projections of MLA), so
 both forms are listed. Column-parallel layers divide N by the tensor-parallel size, row-parallel
-ones K; the low-rank projections of MLA are replicated. Routed experts run in grouped GEMMs in those
-engines; their shapes are listed for the code that calls `mm_fp4` for each expert.
+ones K; the low-rank projections of MLA are replicated. Routed experts are one mixture for
+`cutlass_fused_moe`; their shapes are listed too, for the code that calls `mm_fp4` for each expert.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import Any
 
 from fp4aot._tactics.errors import TacticsError
 
+Mixture = tuple[int, int, int, int]
+"""Hidden and intermediate size, experts of a rank, and experts of each token."""
+
 Named = tuple[str, tuple[int, int]]
 """A layer's name, N and K."""
 
+_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
@@ -94,6 +98,50 @@ def linear_shapes(data: Any, source: str, tensor_parallel: int = 1) -> list[Name
     config = _Config(data, source, tensor_parallel)
     attention = _latent_attention if config.get("kv_lora_rank") else _attention
     return [*attention(config), *_feed_forward(config), *_experts(config)]
+
+
+def mixtures(
+    data: Any, source: str, tensor_parallel: int = 1, expert_parallel: int = 1
+) -> list[Mixture]:
+    """List the mixture of experts of a model on one device, if it has one.
+
+    Parameters
+    ----------
+    data, source, tensor_parallel
+        As in `linear_shapes`.
+    expert_parallel
+        Over how many devices the experts are divided. What is left of `tensor_parallel` divides
+        their intermediate size.
+
+    Raises
+    ------
+    TacticsError
+        When a number is missing or cannot be divided.
+    """
+    if tensor_parallel % expert_parallel and expert_parallel % tensor_parallel:
+        raise TacticsError(
+            f"fp4aot.tactics: --ep {expert_parallel} and --tp {tensor_parallel}: one of them has "
+            "to divide the other; choose sizes that the engine supports"
+        )
+    config = _Config(data, source, max(1, tensor_parallel // expert_parallel))
+    experts = next(filter(None, map(config.get, _EXPERTS)), 0)
+    if not experts:
+        return []
+    if experts % expert_parallel:
+        raise TacticsError(
+            f"fp4aot.tactics: {source}: the model has {experts} experts, which --ep "
+            f"{expert_parallel} does not divide; choose a size that the model supports"
+        )
+    # Mixtral has no other layers, and no size of its own for experts.
+    name = "moe_intermediate_size" if config.get("moe_intermediate_size") else "intermediate_size"
+    return [
+        (
+            config.need("hidden_size"),
+            config.divided(config.need(name), name),
+            experts // expert_parallel,
+            config.need("num_experts_per_tok"),
+        )
+    ]
 
 
 def _attention(config: _Config) -> Iterator[Named]:

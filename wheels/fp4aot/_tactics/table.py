@@ -4,82 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
+
+from fp4aot._tactics.entries import Choice, Entry, MoeChoice, MoeEntry
 
 FORMAT = "fp4aot mm_fp4 tactics"
-SCHEMA = 1
-
-OUT_DTYPES = ("bfloat16", "float16")
-"""The output dtypes of `mm_fp4`; the position is the number that the operator knows it by."""
-
-DEFAULT_TACTIC = -1
-"""FlashInfer's own choice, which it makes without a table."""
-
-
-class Choice(NamedTuple):
-    """One row of what the operator looks up.
-
-    Attributes
-    ----------
-    major, minor
-        Compute capability.
-    out_dtype
-        ``"bfloat16"`` or ``"float16"``.
-    n, k
-        Sizes of the weight.
-    m
-        Smallest M of the bucket; it ends where the next one starts.
-    tactic
-        Position in the list of the wheel's GEMM for this capability; -1 for FlashInfer's default.
-    """
-
-    major: int
-    minor: int
-    out_dtype: str
-    n: int
-    k: int
-    m: int
-    tactic: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The tactic of one weight shape, output dtype and bucket of M.
-
-    Parameters
-    ----------
-    n, k, out_dtype, m, tactic
-        As in `Choice`.
-    measured_m
-        The M that was measured, or None where nothing was: an imported entry, or a gap.
-    microseconds, default_microseconds
-        Median times of this tactic and of the default there.
-    """
-
-    n: int
-    k: int
-    out_dtype: str
-    m: int
-    tactic: int
-    measured_m: int | None = None
-    microseconds: float | None = None
-    default_microseconds: float | None = None
-
-    @property
-    def key(self) -> tuple[int, int, str, int]:
-        """What one section has at most one entry for."""
-        return self.n, self.k, self.out_dtype, self.m
-
-    @property
-    def evidence(self) -> int:
-        """Return 2 for a measured entry, 1 for an imported tactic, 0 for a gap in a cache."""
-        if self.microseconds is not None:
-            return 2
-        return 0 if self.tactic == DEFAULT_TACTIC else 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+"""As in files from before there were others: what a file holds is its schema's to say."""
+SCHEMA = 2
+READABLE_SCHEMAS = (1, 2)
+"""1 has no `moe_entries`."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +33,8 @@ class Section:
         When, in UTC: ``2026-01-31T12:00:00Z``.
     origin
         ``"tune"``, or what was imported.
-    entries
-        The entries.
+    entries, moe_entries
+        The entries of `mm_fp4` and of `cutlass_fused_moe`.
     """
 
     device: str
@@ -114,10 +47,16 @@ class Section:
     written: str
     origin: str
     entries: tuple[Entry, ...]
+    moe_entries: tuple[MoeEntry, ...] = ()
+
+    @property
+    def all_entries(self) -> tuple[Entry | MoeEntry, ...]:
+        """The entries of both operators."""
+        return (*self.entries, *self.moe_entries)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, the entries last."""
-        return {
+        """Plain data, the entries last; those of `cutlass_fused_moe` only where there are any."""
+        data: dict[str, Any] = {
             "device": self.device,
             "compute_capability": "{}.{}".format(*self.capability),
             "wheel": {
@@ -131,6 +70,9 @@ class Section:
             "origin": self.origin,
             "entries": [entry.to_json() for entry in self.entries],
         }
+        if self.moe_entries:
+            data["moe_entries"] = [entry.to_json() for entry in self.moe_entries]
+        return data
 
 
 @dataclass(frozen=True)
@@ -140,14 +82,34 @@ class Table:
     sections: tuple[Section, ...] = ()
 
     def __len__(self) -> int:
-        return sum(len(section.entries) for section in self.sections)
+        return sum(len(section.all_entries) for section in self.sections)
 
     def choices(self) -> list[Choice]:
-        """List what the operator would use, sorted; conflicts are settled as `merge` does."""
+        """List what `mm_fp4` would use, sorted; conflicts are settled as `merge` does."""
         return sorted(
             Choice(*section.capability, entry.out_dtype, entry.n, entry.k, entry.m, entry.tactic)
             for section in merge((self,)).sections
             for entry in section.entries
+        )
+
+    def moe_choices(self) -> list[MoeChoice]:
+        """List what `cutlass_fused_moe` would use, likewise."""
+        return sorted(
+            MoeChoice(
+                *section.capability,
+                entry.output_dtype,
+                entry.quantized_input,
+                entry.use_fused_finalize,
+                entry.hidden_size,
+                entry.intermediate_size,
+                entry.experts,
+                entry.top_k,
+                entry.tokens,
+                entry.gemm1_tactic,
+                entry.gemm2_tactic,
+            )
+            for section in merge((self,)).sections
+            for entry in section.moe_entries
         )
 
     def devices(self) -> list[str]:
@@ -169,7 +131,7 @@ def describe(section: Section) -> str:
 
 
 def merge(tables: Iterable[Table]) -> Table:
-    """Put tables together so that each capability, dtype, N, K and M has one entry.
+    """Put tables together so that each capability and each key of an entry has one entry.
 
     Of several, what was measured wins over what was imported, and that over a gap; of equals the
     newer section wins, and of equally old ones the later argument. Times are not compared: those of
@@ -179,20 +141,28 @@ def merge(tables: Iterable[Table]) -> Table:
     sections = [section for table in tables for section in table.sections]
     best: dict[tuple[Any, ...], tuple[int, str, int]] = {}
     for index, section in enumerate(sections):
-        for entry in section.entries:
+        for entry in section.all_entries:
             rank = (entry.evidence, section.written, index)
             key = _key(section, entry)
             best[key] = max(best.get(key, rank), rank)
+
+    def won(section: Section, entry: Entry | MoeEntry, index: int) -> bool:
+        return best[_key(section, entry)][2] == index
+
     merged = []
     for index, section in enumerate(sections):
-        kept = [entry for entry in section.entries if best[_key(section, entry)][2] == index]
-        if kept:
-            kept.sort(key=lambda entry: entry.key)
-            merged.append(replace(section, entries=tuple(kept)))
+        entries = [entry for entry in section.entries if won(section, entry, index)]
+        moe_entries = [entry for entry in section.moe_entries if won(section, entry, index)]
+        if entries or moe_entries:
+            entries.sort(key=lambda entry: entry.key)
+            moe_entries.sort(key=lambda entry: entry.key)
+            kept = replace(section, entries=tuple(entries), moe_entries=tuple(moe_entries))
+            merged.append(kept)
     return Table(tuple(merged))
 
 
-def _key(section: Section, entry: Entry) -> tuple[Any, ...]:
+def _key(section: Section, entry: Entry | MoeEntry) -> tuple[Any, ...]:
+    # The keys of the two operators differ in their lengths.
     return (section.capability, *entry.key)
 
 

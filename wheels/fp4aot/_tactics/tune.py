@@ -6,107 +6,61 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-from fp4aot._tactics import active, file, shapes
-from fp4aot._tactics.buckets import bucket_of, buckets_up_to, start_of
+from fp4aot._tactics import active, file, measure_moe, shapes
+from fp4aot._tactics.bench import Bench
+from fp4aot._tactics.buckets import bucket_of, buckets_up_to
+from fp4aot._tactics.entries import OUT_DTYPES
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.machine import Gpu, Machine, choose, this_machine
-from fp4aot._tactics.measure import (
-    Bench,
-    Case,
-    CaseError,
-    DeviceLostError,
-    Measurement,
-    measure,
-)
+from fp4aot._tactics.measure import Case, measure
+from fp4aot._tactics.measure_moe import MoeCase, MoeTactics
 from fp4aot._tactics.progress import Progress
-from fp4aot._tactics.shapes import Shape
-from fp4aot._tactics.table import DEFAULT_TACTIC, OUT_DTYPES, Section, Table, merge
-from fp4aot._tactics.text import columns
+from fp4aot._tactics.report import Report, misfit, render, skipped
+from fp4aot._tactics.shapes import MoeShape, Shape, Wanted
+from fp4aot._tactics.table import Section, Table, merge
+from fp4aot._tactics.trials import CaseError, DeviceLostError
 
 DEFAULT_FILE = "fp4aot-tactics.json"
 LARGEST_M = 8192
-
-
-@dataclass
-class Report:
-    """What a run measured.
-
-    Parameters
-    ----------
-    gpu
-        On which device.
-    out
-        The table's file.
-    measurements
-        One for each case.
-    skipped
-        Shapes that the kernels cannot take.
-    failed
-        Cases that could not be measured, and why.
-    stopped
-        Why the run ended before its time, if it did.
-    """
-
-    gpu: Gpu
-    out: Path
-    measurements: list[Measurement] = field(default_factory=list)
-    skipped: list[Shape] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    stopped: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything that was asked for has been measured."""
-        return not self.failed and self.stopped is None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "ok": self.ok,
-            "device": self.gpu.name,
-            "compute_capability": "{}.{}".format(*self.gpu.capability),
-            "out": str(self.out) if self.measurements else None,
-            "measurements": [
-                {
-                    **found.entry().to_json(),
-                    "layers": found.case.shape.name,
-                    "excluded": {str(tactic): why for tactic, why in found.excluded.items()},
-                    "all_microseconds": {
-                        str(tactic): round(time, 3) for tactic, time in found.microseconds.items()
-                    },
-                }
-                for found in self.measurements
-            ],
-            "skipped": [{"n": s.n, "k": s.k, "layers": s.name} for s in self.skipped],
-            "failed": self.failed,
-            "stopped": self.stopped,
-        }
+INPUTS = ("float", "packed")
+FINALIZES = ("fused", "separate")
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the program's parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "tune", help="measure the tactics of mm_fp4 on this device and write a table"
+        "tune", help="measure the tactics of FP4 products on this device and write a table"
     )
     parser.add_argument(
         "--shapes",
         required=True,
-        help='what to tune: a JSON list of [N, K] or {"n": N, "k": K}, lines "N K" or "NxK", or a '
-        "model's config.json (Hugging Face)",
+        help='what to tune: a JSON list of [N, K] or {"n": N, "k": K}, and for a mixture of '
+        'experts {"hidden_size": H, "intermediate_size": I, "experts": E, "top_k": k}; lines '
+        '"N K" or "NxK"; or a model\'s config.json (Hugging Face)',
     )
     parser.add_argument(
         "--tp", type=_positive, default=1, help="tensor-parallel size of the model (default: 1)"
     )
     parser.add_argument(
+        "--ep",
+        type=_positive,
+        default=1,
+        help="over how many devices the model's experts are divided; what is left of --tp divides "
+        "their size (default: 1)",
+    )
+    parser.add_argument(
         "--m",
         type=_positive,
         nargs="+",
-        help=f"values of M; each stands for its bucket (default: all buckets up to {LARGEST_M})",
+        help="values of M, or numbers of tokens; each stands for its bucket (default: all buckets "
+        f"up to {LARGEST_M})",
     )
     parser.add_argument(
         "--dtype",
@@ -128,7 +82,31 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="TACTIC",
-        help="tactics to leave out, such as one that crashed the device",
+        help="tactics of mm_fp4 to leave out, such as one that crashed the device",
+    )
+    for number in (1, 2):
+        parser.add_argument(
+            f"--exclude-gemm{number}",
+            type=int,
+            nargs="+",
+            default=[],
+            metavar="TACTIC",
+            help=f"tactics to leave out of product {number} of a mixture of experts",
+        )
+    parser.add_argument(
+        "--moe-input",
+        nargs="+",
+        choices=INPUTS,
+        default=list(INPUTS),
+        help="whether the input of a mixture of experts is of the output dtype, or packed with its "
+        "scales (default: both)",
+    )
+    parser.add_argument(
+        "--moe-finalize",
+        nargs="+",
+        choices=FINALIZES,
+        default=["fused"],
+        help="use_fused_finalize of a mixture of experts (default: fused)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -153,66 +131,29 @@ def run(
     errors = errors or sys.stderr
     machine = make_machine()
     gpu = choose(machine, options.device)
-    wanted = shapes.read(options.shapes, options.tp)
+    wanted = shapes.read(options.shapes, options.tp, options.ep)
     before = _existing(options.out, machine, errors)
-    report = Report(gpu, options.out, skipped=[shape for shape in wanted if not shape.fits])
-    for shape in report.skipped:
-        print(f"skipped {_skipped(shape)}", file=errors)
-    cases = list(_cases([shape for shape in wanted if shape.fits], options.m, options.dtype))
-    if not cases:
+    report = Report(gpu, options.out)
+    jobs = _jobs(report, options, wanted, machine)
+    for shape, why in report.skipped:
+        print(f"skipped {skipped(shape, why)}", file=errors)
+    if not jobs:
         raise TacticsError(
-            f"fp4aot.tactics: {options.shapes}: no shape is left to tune; N and K must be "
-            f"divisible by {shapes.MULTIPLE}"
+            f"fp4aot.tactics: {options.shapes}: no shape is left to tune; "
+            + "; ".join(dict.fromkeys(why for _, why in report.skipped))
         )
     # With a table in force, tactic -1 would be its choice, and not FlashInfer's default.
-    active.clear(machine.set_table)
-    tactics = range(machine.wheel.tactic_count(*gpu.capability))
-    print(f"{len(cases)} cases of {len(tactics) + 1} tactics on {gpu}", file=errors)
+    active.clear(machine.set_tables)
+    print(f"{len(jobs)} cases on {gpu}", file=errors)
     _run_all(
         report,
-        cases,
-        [tactic for tactic in tactics if tactic not in options.exclude],
+        jobs,
         machine.make_bench(gpu),
-        Progress(len(cases), errors),
+        Progress(len(jobs), errors),
         lambda: file.write(merge([before, Table((_section(report, machine),))]), options.out),
     )
     print(json.dumps(report.to_json(), indent=2) if options.json else render(report))
     return 0 if report.ok else 1
-
-
-def render(report: Report) -> str:
-    """Write a report for a person."""
-    rows = [
-        (
-            str(found.case.shape),
-            _range(found.case.bucket),
-            found.case.out_dtype,
-            f"{found.default:.1f}",
-            f"{found.best:.1f}",
-            f"{found.default / found.best:.2f}",
-            "default" if found.tactic == DEFAULT_TACTIC else str(found.tactic),
-            found.case.shape.name,
-        )
-        for found in report.measurements
-    ]
-    head = ("NxK", "M", "dtype", "default us", "best us", "ratio", "tactic", "layers")
-    lines = columns(head, rows, right=range(3, 7)) if rows else []
-    lines += _excluded(report.measurements)
-    lines += [f"skipped:  {_skipped(shape)}" for shape in report.skipped]
-    lines += [f"FAILED:   {case}: {why}" for case, why in report.failed.items()]
-    if report.stopped:
-        lines.append(f"STOPPED:  {report.stopped}")
-    if report.measurements:
-        faster = sum(found.tactic != DEFAULT_TACTIC for found in report.measurements)
-        lines += [
-            "",
-            f"{report.out}: {len(report.measurements)} entries for {report.gpu}; another tactic "
-            f"than the default is faster in {faster}.",
-            f"Use it: FP4AOT_TACTICS={report.out}, or fp4aot.tactics.load({str(report.out)!r}).",
-        ]
-    else:
-        lines += ["", "Nothing was measured, and no table was written."]
-    return "\n".join(lines)
 
 
 def now() -> str:
@@ -220,24 +161,31 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime(file.TIME_FORMAT)
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One case, and how to measure it into the report."""
+
+    name: str
+    measure: Callable[[Bench], None]
+
+
 def _run_all(
     report: Report,
-    cases: Sequence[Case],
-    tactics: Sequence[int],
+    jobs: Sequence[_Job],
     bench: Bench,
     progress: Progress,
     save: Callable[[], None],
 ) -> None:
     """Measure case by case; whatever ends the run, what has been measured is in the file."""
     try:
-        for case in cases:
+        for job in jobs:
             try:
-                report.measurements.append(measure(case, tactics, bench))
+                job.measure(bench)
             except CaseError as error:
-                report.failed[str(case)] = str(error)
+                report.failed[job.name] = str(error)
             else:
                 save()
-            progress.step(str(case))
+            progress.step(job.name)
     except DeviceLostError as error:
         report.stopped = str(error)
     except KeyboardInterrupt:
@@ -246,14 +194,78 @@ def _run_all(
         progress.close()
 
 
+def _jobs(
+    report: Report, options: argparse.Namespace, wanted: Wanted, machine: Machine
+) -> list[_Job]:
+    """List what can be measured; the report gets what cannot."""
+    buckets = sorted({bucket_of(m) for m in options.m}) if options.m else buckets_up_to(LARGEST_M)
+    gpu = report.gpu
+    tactics = range(machine.wheel.tactic_count(*gpu.capability))
+    has_moe = machine.wheel.has_moe(*gpu.capability)
+    dense = _taken(report, wanted.dense, "FP4 GEMM", gpu, has_kernels=bool(tactics))
+    moe = _taken(report, wanted.moe, "mixture of experts", gpu, has_kernels=has_moe)
+    tried = [tactic for tactic in tactics if tactic not in options.exclude]
+    jobs = [
+        _Job(str(case), partial(_measure, report, case, tried))
+        for case in _cases(dense, buckets, options.dtype)
+    ]
+    excluded = (options.exclude_gemm1, options.exclude_gemm2)
+    for case in _moe_cases(moe, buckets, options):
+        # Asked of the device once a case; the runner that answers stays.
+        counts = machine.moe_counts(gpu.capability, case.use_fused_finalize)
+        if counts is not None:
+            run = partial(_measure_moe, report, case, MoeTactics(counts, excluded))
+            jobs.append(_Job(str(case), run))
+    return jobs
+
+
+_AnyShape = TypeVar("_AnyShape", Shape, MoeShape)
+
+
+def _taken(
+    report: Report, wanted: Sequence[_AnyShape], kernels: str, gpu: Gpu, *, has_kernels: bool
+) -> list[_AnyShape]:
+    """Return the shapes to measure; the report gets the others."""
+    taken = []
+    for shape in wanted:
+        if not has_kernels:
+            why = f"this wheel has no {kernels} for {gpu} (python -m fp4aot doctor says more)"
+            report.skipped.append((shape, why))
+        elif not shape.fits:
+            report.skipped.append((shape, misfit(shape)))
+        else:
+            taken.append(shape)
+    return taken
+
+
+def _measure(report: Report, case: Case, tactics: Sequence[int], bench: Bench) -> None:
+    report.measurements.append(measure(case, tactics, bench))
+
+
+def _measure_moe(report: Report, case: MoeCase, tactics: MoeTactics, bench: Bench) -> None:
+    report.moe_measurements.append(measure_moe.measure(case, tactics, bench))
+
+
 def _cases(
-    wanted: Sequence[Shape], rows: Sequence[int] | None, dtypes: Sequence[str]
+    wanted: Sequence[Shape], buckets: Sequence[int], dtypes: Sequence[str]
 ) -> Iterator[Case]:
-    buckets = sorted({bucket_of(m) for m in rows}) if rows else buckets_up_to(LARGEST_M)
     for shape in wanted:
         for dtype in dict.fromkeys(dtypes):
             for bucket in buckets:
                 yield Case(shape, dtype, bucket)
+
+
+def _moe_cases(
+    wanted: Sequence[MoeShape], buckets: Sequence[int], options: argparse.Namespace
+) -> Iterator[MoeCase]:
+    flags = product(
+        dict.fromkeys(options.dtype),
+        dict.fromkeys(options.moe_input),
+        dict.fromkeys(options.moe_finalize),
+    )
+    for shape, (dtype, form, finalize) in product(wanted, list(flags)):
+        for bucket in buckets:
+            yield MoeCase(shape, dtype, form == "packed", finalize == "fused", bucket)
 
 
 def _existing(path: Path, machine: Machine, errors: TextIO) -> Table:
@@ -287,28 +299,8 @@ def _section(report: Report, machine: Machine) -> Section:
         written=now(),
         origin="tune",
         entries=tuple(found.entry() for found in report.measurements),
+        moe_entries=tuple(found.entry() for found in report.moe_measurements),
     )
-
-
-def _excluded(measurements: Sequence[Measurement]) -> list[str]:
-    """Say which tactics were left out: a line each, with the first of the reasons."""
-    found: dict[int, list[str]] = {}
-    for measurement in measurements:
-        for tactic, why in measurement.excluded.items():
-            found.setdefault(tactic, []).append(f"{measurement.case}: {why}")
-    return [
-        f"excluded: tactic {tactic} in {len(reasons)} of {len(measurements)} cases, {reasons[0]}"
-        for tactic, reasons in sorted(found.items())
-    ]
-
-
-def _range(bucket: int) -> str:
-    return f"{start_of(bucket)}-{bucket}" if start_of(bucket) < bucket else str(bucket)
-
-
-def _skipped(shape: Shape) -> str:
-    layers = f" ({shape.name})" if shape.name else ""
-    return f"{shape}{layers}: N and K must be divisible by {shapes.MULTIPLE}"
 
 
 def _positive(text: str) -> int:

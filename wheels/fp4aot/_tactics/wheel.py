@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +27,9 @@ class Wheel:
         Version of the NVIDIA driver, or None where there is none or it is not known.
     tactic_count
         How many tactics the wheel's FP4 GEMM for a capability has; 0 where it has no such GEMM.
+    has_moe
+        Whether the wheel has a mixture of experts for a capability. How many tactics its products
+        have, only a device can tell.
     """
 
     version: str
@@ -34,6 +38,7 @@ class Wheel:
     cuda_runtime: str
     driver: str | None
     tactic_count: Callable[[int, int], int]
+    has_moe: Callable[[int, int], bool]
 
 
 def this_wheel(manifest: _manifest.Manifest | None = None) -> Wheel:
@@ -46,6 +51,7 @@ def this_wheel(manifest: _manifest.Manifest | None = None) -> Wheel:
         cuda_runtime=manifest.cuda_version,
         driver=driver_version(),
         tactic_count=torch.ops.fp4aot._mm_fp4_tactic_count.default,
+        has_moe=partial(torch.ops.fp4aot._has_kernel.default, "nvfp4_moe"),
     )
 
 

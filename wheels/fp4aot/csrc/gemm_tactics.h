@@ -1,13 +1,10 @@
-// Which tactic `mm_fp4` runs: a table that is replaced as a whole, and read without a lock.
+// Which tactic `mm_fp4` runs.
 #pragma once
 
-#include "kernel_table.h"
+#include "tactic_table.h"
 #include "tensor.h"
 
 namespace fp4aot {
-
-// FlashInfer's own default, where the table says nothing.
-constexpr int64_t kDefaultTactic = -1;
 
 // How many tactics the GEMM for a device has; 0 where this library has no GEMM for it.
 int64_t mm_fp4_tactic_count(int64_t major, int64_t minor);

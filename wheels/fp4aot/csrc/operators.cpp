@@ -10,12 +10,15 @@
 
 #include "batched_quantization.h"
 #include "dequantize_host.h"
+#include "fused_moe.h"
 #include "gemm.h"
 #include "gemm_tactics.h"
+#include "group_gemm.h"
 #include "interleave.h"
 #include "kernel_table.h"
 #include "kv_cache.h"
 #include "kv_quantization.h"
+#include "moe_tactics.h"
 #include "per_token_quantization.h"
 #include "quantization.h"
 
@@ -56,6 +59,23 @@ bool has_kernel(std::string function, int64_t major, int64_t minor) {
 #define BATCHED_ARGUMENTS "Tensor a, Tensor a_global_sf, int sf_vec_size=16, int nvfp4_4over6=0"
 #define EXPERTS_ARGUMENTS "Tensor a, Tensor mask, Tensor a_global_sf, int nvfp4_4over6=0"
 #define GEMM_ARGUMENTS "Tensor a, Tensor b, Tensor a_descale, Tensor b_descale, Tensor? alpha"
+#define MOE_ARGUMENTS                                                               \
+  "Tensor input, Tensor token_selected_experts, Tensor? token_final_scales, "       \
+  "Tensor fc1_expert_weights, Tensor fc2_expert_weights, "                          \
+  "Tensor fc1_act_global_scale, Tensor fc1_weight_block_scales, Tensor fc1_alpha, " \
+  "Tensor fc2_act_global_scale, Tensor fc2_weight_block_scales, Tensor fc2_alpha"
+#define MOE_OPTIONS                                                                          \
+  "Tensor? fc1_expert_biases=None, Tensor? fc2_expert_biases=None, Tensor? input_sf=None, "  \
+  "Tensor? swiglu_alpha=None, Tensor? swiglu_beta=None, Tensor? swiglu_limit=None, "         \
+  "int tp_size=1, int tp_rank=0, int ep_size=1, int ep_rank=0, bool enable_alltoall=False, " \
+  "bool? enable_pdl=None, int activation_type=3, bool swizzled_input_sf=True, "              \
+  "bool use_fused_finalize=True, int gemm1_tactic=-1, int gemm2_tactic=-1"
+#define MOE_SIZES                                                                          \
+  "int rows, int hidden_size, int inter_size, int experts_total, int top_k, int tp_size, " \
+  "int tp_rank, int ep_size, int ep_rank, int activation_type, bool bfloat16, "            \
+  "bool quantized_input, bool use_fused_finalize, int device"
+#define GROUP_ARGUMENTS "Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor m_indptr"
+#define TILES "int tile_m=128, int tile_n=128, int tile_k=128, bool swap_ab=True"
 #define PAGED_CACHE_ARGUMENTS                                           \
   "Tensor paged_k_cache, Tensor paged_v_cache, Tensor k_block_scales, " \
   "Tensor v_block_scales, Tensor block_tables, Tensor seq_lens, Tensor k_scale, Tensor v_scale"
@@ -105,9 +125,27 @@ STABLE_TORCH_LIBRARY(fp4aot, library) {
   library.def("mm_fp4(" GEMM_ARGUMENTS ", ScalarType out_dtype, int tactic=-1) -> Tensor");
   library.def("mm_fp4.out(" GEMM_ARGUMENTS ", int tactic=-1, *, Tensor(a!) out) -> ()");
 
+  library.def("cutlass_fused_moe(" MOE_ARGUMENTS ", ScalarType output_dtype, " MOE_OPTIONS
+              ") -> Tensor");
+  // A workspace belongs to the caller, who wants its content no more than the kernels do.
+  library.def("cutlass_fused_moe.out(" MOE_ARGUMENTS ", " MOE_OPTIONS
+              ", *, Tensor(a!)? workspace_buffer=None, Tensor(b!) out) -> ()");
+  library.def("_cutlass_fused_moe_workspace_size(" MOE_SIZES ") -> int");
+  library.def(
+      "_cutlass_fused_moe_tactic_count(int gemm, bool use_fused_finalize, int device) -> int");
+  library.def("group_gemm_nvfp4_nt_groupwise(" GROUP_ARGUMENTS
+              ", Tensor? alpha, ScalarType out_dtype, " TILES ") -> Tensor");
+  library.def("group_gemm_nvfp4_nt_groupwise.out(" GROUP_ARGUMENTS ", Tensor? alpha, " TILES
+              ", *, Tensor(a!) out) -> ()");
+  library.def("group_gemm_mxfp8_mxfp4_nt_groupwise(" GROUP_ARGUMENTS
+              ", ScalarType out_dtype, int mma_sm=1, " TILES ") -> Tensor");
+  library.def("group_gemm_mxfp8_mxfp4_nt_groupwise.out(" GROUP_ARGUMENTS ", int mma_sm=1, " TILES
+              ", *, Tensor(a!) out) -> ()");
+
   // For `python -m fp4aot tune` and the tables that it writes.
   library.def("_mm_fp4_tactic_count(int major, int minor) -> int");
   library.def("_set_mm_fp4_tactics(Tensor table) -> ()");
+  library.def("_set_cutlass_fused_moe_tactics(Tensor table) -> ()");
 
   // For `python -m fp4aot doctor`: what this library's CUDA runtime sees, and what it carries.
   library.def("_cuda_driver_version() -> int");
@@ -143,6 +181,15 @@ STABLE_TORCH_LIBRARY_IMPL(fp4aot, CUDA, library) {
                TORCH_BOX(&fp4aot::silu_and_mul_scaled_nvfp4_experts_quantize_out));
   library.impl("mm_fp4", TORCH_BOX(&fp4aot::mm_fp4));
   library.impl("mm_fp4.out", TORCH_BOX(&fp4aot::mm_fp4_out));
+  library.impl("group_gemm_nvfp4_nt_groupwise", TORCH_BOX(&fp4aot::group_gemm_nvfp4_nt_groupwise));
+  library.impl("group_gemm_nvfp4_nt_groupwise.out",
+               TORCH_BOX(&fp4aot::group_gemm_nvfp4_nt_groupwise_out));
+  library.impl("group_gemm_mxfp8_mxfp4_nt_groupwise",
+               TORCH_BOX(&fp4aot::group_gemm_mxfp8_mxfp4_nt_groupwise));
+  library.impl("group_gemm_mxfp8_mxfp4_nt_groupwise.out",
+               TORCH_BOX(&fp4aot::group_gemm_mxfp8_mxfp4_nt_groupwise_out));
+  library.impl("cutlass_fused_moe", TORCH_BOX(&fp4aot::cutlass_fused_moe));
+  library.impl("cutlass_fused_moe.out", TORCH_BOX(&fp4aot::cutlass_fused_moe_out));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fp4aot, CPU, library) {
@@ -154,6 +201,11 @@ STABLE_TORCH_LIBRARY_IMPL(fp4aot, CompositeExplicitAutograd, library) {
   library.impl("_cuda_driver_version", TORCH_BOX(&cuda_driver_version));
   library.impl("_cuda_runtime_version", TORCH_BOX(&cuda_runtime_version));
   library.impl("_has_kernel", TORCH_BOX(&has_kernel));
+  library.impl("_cutlass_fused_moe_workspace_size",
+               TORCH_BOX(&fp4aot::cutlass_fused_moe_workspace_size));
+  library.impl("_cutlass_fused_moe_tactic_count",
+               TORCH_BOX(&fp4aot::cutlass_fused_moe_tactic_count));
   library.impl("_mm_fp4_tactic_count", TORCH_BOX(&fp4aot::mm_fp4_tactic_count));
   library.impl("_set_mm_fp4_tactics", TORCH_BOX(&fp4aot::set_mm_fp4_tactics));
+  library.impl("_set_cutlass_fused_moe_tactics", TORCH_BOX(&fp4aot::set_cutlass_fused_moe_tactics));
 }

@@ -15,6 +15,8 @@ DLDataType dl_dtype(ScalarType dtype) {
     case ScalarType::Byte:
     case ScalarType::Float4_e2m1fn_x2:  // FlashInfer takes packed e2m1 as bytes
       return {kDLUInt, 8, 1};
+    case ScalarType::Char:
+      return {kDLInt, 8, 1};
     case ScalarType::Int:
       return {kDLInt, 32, 1};
     case ScalarType::Long:

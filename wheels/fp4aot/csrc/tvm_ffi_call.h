@@ -77,11 +77,17 @@ void call_flashinfer(TVMFFISafeCallType function, const char* operator_name,
   }
 }
 
-// For functions without arguments that return an integer.
-inline int64_t call_flashinfer_for_int(TVMFFISafeCallType function, const char* operator_name) {
+// For functions that return an integer.
+template <typename... Arguments>
+int64_t call_flashinfer_for_int(TVMFFISafeCallType function, const char* operator_name,
+                                const Arguments&... arguments) {
+  // One more than there are: an array has no length of zero.
+  const TVMFFIAny packed[sizeof...(Arguments) + 1] = {pack(arguments)...};
   TVMFFIAny result{};
   result.type_index = kTVMFFINone;
-  if (function(nullptr, nullptr, 0, &result) != 0) throw_raised_error(operator_name);
+  if (function(nullptr, packed, static_cast<int32_t>(sizeof...(Arguments)), &result) != 0) {
+    throw_raised_error(operator_name);
+  }
   return result.v_int64;
 }
 

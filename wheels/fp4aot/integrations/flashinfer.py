@@ -271,6 +271,8 @@ def _make_plan(manifest: Manifest) -> _Plan:
     rows: list[table.PublicFunction | table.ModuleGetter] = []
     for row in _rows():
         reason = coverage.why_not(manifest, row.operators, row.lowest, capabilities)
+        if isinstance(row, table.PublicFunction) and row.one_recipe and settings.recipe is not None:
+            reason = reason or "not in this wheel with the recipe of the environment"
         if reason:
             kept.append(Kept(row.name, reason))
         else:

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cutlass_kernel_selector.h"
 #include "moe_kernels.h"
 #include "tensorrt_llm/common/workspace.h"
 #include "tvm_ffi_utils.h"

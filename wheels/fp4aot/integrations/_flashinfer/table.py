@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fp4aot.integrations._flashinfer import gemm, kv_cache, layouts, modules, quantize
+from fp4aot.integrations._flashinfer import (
+    gemm,
+    group_gemm,
+    kv_cache,
+    layouts,
+    modules,
+    moe,
+    quantize,
+)
 from fp4aot.integrations._flashinfer.call import Context, Function, Original
 
 _QUANTIZATION = "flashinfer.quantization.fp4_quantization"
 _ACTIVATION = "flashinfer.activation"
 _GEMM = "flashinfer.gemm.gemm_base"
+_MOE = "flashinfer.fused_moe.core"
 
 BLACKWELL = (10, 0)
+BLACKWELL_GEFORCE = (12, 0)
 AMPERE = (8, 0)
 
 
@@ -33,6 +43,9 @@ class PublicFunction:
         a call that passes one goes to FlashInfer.
     lowest
         Compute capability from which FlashInfer offers it.
+    one_recipe
+        Whether the operator quantizes by the standard recipe alone, and FlashInfer by that of the
+        environment.
     """
 
     module: str
@@ -41,6 +54,7 @@ class PublicFunction:
     operators: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     lowest: tuple[int, int] = BLACKWELL
+    one_recipe: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,27 @@ PUBLIC_FUNCTIONS = (
         *(_GEMM, "mm_fp4", gemm.mm_fp4),
         operators=("mm_fp4",),
         keywords=_BATCH_INVARIANT,
+    ),
+    PublicFunction(
+        *(_GEMM, "group_gemm_nvfp4_nt_groupwise", group_gemm.group_gemm_nvfp4_nt_groupwise),
+        operators=("group_gemm_nvfp4_nt_groupwise",),
+        lowest=BLACKWELL_GEFORCE,
+    ),
+    # `group_gemm_mxfp4_nt_groupwise` is the same function by its older name.
+    PublicFunction(
+        *(_GEMM, "group_gemm_mxfp8_mxfp4_nt_groupwise"),
+        group_gemm.group_gemm_mxfp8_mxfp4_nt_groupwise,
+        operators=("group_gemm_mxfp8_mxfp4_nt_groupwise",),
+    ),
+    PublicFunction(
+        *(_MOE, "cutlass_fused_moe", moe.cutlass_fused_moe),
+        operators=("cutlass_fused_moe",),
+        one_recipe=True,
+    ),
+    PublicFunction(
+        *(_MOE, "cutlass_fused_moe_workspace_size", moe.cutlass_fused_moe_workspace_size),
+        operators=("cutlass_fused_moe",),
+        one_recipe=True,
     ),
 )
 
