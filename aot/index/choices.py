@@ -42,7 +42,13 @@ MINIMUM_DRIVER: Final[Mapping[int, str]] = MappingProxyType({12: "525", 13: "580
 """The oldest driver branch that runs CUDA applications of a major version, as `doctor` has it."""
 
 _FAMILIES = MappingProxyType(
-    {"quantization": "quantization", "kv_cache": "KV cache", "gemm": "GEMM"}
+    {
+        "quantization": "quantization",
+        "kv_cache": "KV cache",
+        "gemm": "GEMM",
+        "moe": "mixture of experts",
+        "group_gemm": "grouped GEMM",
+    }
 )
 
 
@@ -110,7 +116,7 @@ def family_operators(family: str) -> frozenset[str]:
     """Name the operators of a family that run compiled device code, in the fullest preset."""
     return frozenset(
         function.operator
-        for module in catalog.PRESETS["dense"].modules
+        for module in catalog.PRESETS["full"].modules
         if module.family == family
         for function in module.functions
         if function.operator and not function.operator.startswith("_")

@@ -91,13 +91,14 @@ def mixtures() -> None:
     """Add mixtures of experts: both prologues, and experts that are nowhere."""
     if not covers("cutlass_fused_moe"):
         return
-    sizes = (160, 96, 4, 2)
     for source, tokens, routing, fused in (
         (INSIDE, 5, "padding", False),
         (SWIZZLED, 33, "out of range", True),
         (LINEAR, 3, "nowhere", False),
         (INSIDE, 260, "out of range", True),
     ):
+        # Linear scales come in rows of whole groups of four.
+        sizes = (192 if source == LINEAR else 160, 96, 4, 2)
         on_cpu = mixture.draw(
             tokens, *sizes, source=source, routing=routing, biases=True, device="cpu"
         )

@@ -79,8 +79,11 @@ def test_capability_driver_processor_preset_and_what_runs(tmp_path: Path) -> Non
     (hopper,) = (text for name, text in rows.items() if name.startswith("H100"))
     for fact in ("\n12.0\n", "CUDA 13.0", "driver 580 or newer", "x86_64", "preset dense-12.0f"):
         assert fact in rtx
-    assert "Runs: quantization, KV cache, GEMM\n" in rtx
-    only = "Runs: nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no quantization, no GEMM)\n"
+    assert "Runs: quantization, KV cache, GEMM (no mixture of experts, no grouped GEMM)\n" in rtx
+    only = (
+        "Runs: nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no quantization, no GEMM, "
+        "no mixture of experts, no grouped GEMM)\n"
+    )
     assert only in hopper
 
 
@@ -166,7 +169,7 @@ def test_an_older_one_that_runs_more_is_named(tmp_path: Path) -> None:
     index = collect(tmp_path)[0]
     (rtx,) = choices(RTX, index)
     assert rtx.requirement == "fp4aot==0.1.0"
-    assert rtx.runs == "quantization, KV cache, GEMM"
+    assert rtx.runs == "quantization, KV cache, GEMM (no mixture of experts, no grouped GEMM)"
     # Both have the same for a Hopper: the newer one.
     (hopper,) = choices(HOPPER, index)
     assert hopper.requirement == "fp4aot"
@@ -186,7 +189,10 @@ def test_a_pre_release_is_named_where_it_is_meant(tmp_path: Path) -> None:
 def test_a_part_of_a_family_is_named_by_operator(tmp_path: Path) -> None:
     Recipe(modules=QUICK).make(tmp_path)
     (choice,) = choices(RTX, collect(tmp_path)[0])
-    assert choice.runs == ("quantization, nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no GEMM)")
+    assert choice.runs == (
+        "quantization, nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no GEMM, no mixture of "
+        "experts, no grouped GEMM)"
+    )
 
 
 def test_processors_share_a_choice_only_when_it_is_the_same(tmp_path: Path) -> None:
@@ -238,5 +244,6 @@ def test_every_family_of_the_catalogue_has_a_name_on_the_page(tmp_path: Path) ->
     families = {module.family for preset in catalog.PRESETS.values() for module in preset.modules}
     Recipe().make(tmp_path)
     (choice,) = choices(RTX, collect(tmp_path)[0])
-    assert len(choice.runs.split(", ")) == len(families)
+    # Each is there, or named as what is not.
+    assert len(choice.runs.replace(" (", ", ").split(", ")) == len(families)
     assert all(family_operators(family) for family in families)

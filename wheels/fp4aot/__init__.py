@@ -17,7 +17,6 @@ from fp4aot._tactics import at_import
 
 _MANIFEST = _library.load()
 
-from fp4aot import nn  # noqa: E402 (the operators must exist first)
 from fp4aot._recipes import (  # noqa: E402
     NVFP44Over6Config,
     NVFP44Over6ErrMode,
@@ -61,7 +60,7 @@ from fp4aot.quantization import (  # noqa: E402
 from fp4aot.shuffle import shuffle_matrix_a, shuffle_matrix_sf_a  # noqa: E402
 
 if TYPE_CHECKING:
-    from fp4aot import tactics
+    from fp4aot import nn, tactics
 
 __version__ = _MANIFEST.version
 
@@ -72,9 +71,9 @@ if at_import.is_asked_for(_manifest.PACKAGE):
 
 
 def __getattr__(name: str) -> Any:
-    # It takes a fifth of what this import takes, and few need it.
-    if name == "tactics":
-        return importlib.import_module("fp4aot.tactics")
+    # Each takes a fifth of what this import takes, and a server needs neither.
+    if name in ("nn", "tactics"):
+        return importlib.import_module(f"fp4aot.{name}")
     raise AttributeError(f"module 'fp4aot' has no attribute {name!r}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -18,8 +18,7 @@ _PACKED = (torch.uint8, torch.float4_e2m1fn_x2)
 _OUTPUTS = (torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(NamedTuple):
     """What both operators multiply.
 
     Attributes
@@ -39,8 +38,7 @@ class Factors:
     m_indptr: torch.Tensor
 
 
-@dataclass(frozen=True)
-class GroupFormat:
+class GroupFormat(NamedTuple):
     """What differs between the two operators.
 
     Attributes

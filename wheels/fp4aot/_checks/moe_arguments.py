@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -25,8 +25,7 @@ def packed_columns(tensor: torch.Tensor, values: int) -> int:
     return values // (2 * tensor.dtype.itemsize)
 
 
-@dataclass(frozen=True)
-class MoeArguments:
+class MoeArguments(NamedTuple):
     """The operator's arguments, in its order, without those of the output.
 
     The sizes are those that the tensors have once they are checked; `fp4aot.cutlass_fused_moe`

@@ -18,7 +18,7 @@ Only experts that a token selected are dequantized, and only their rows are comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -167,8 +167,7 @@ def cutlass_fused_moe_out(
     out.copy_(_mixture(arguments, out.dtype))
 
 
-@dataclass(frozen=True)
-class _Routes:
+class _Routes(NamedTuple):
     """Which token goes to which expert of this rank, in the order of the experts.
 
     Attributes

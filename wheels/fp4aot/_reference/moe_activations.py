@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -14,8 +13,7 @@ from fp4aot._activations import ActivationType
 from fp4aot._checks import MoeArguments
 
 
-@dataclass(frozen=True)
-class _Parameters:
+class _Parameters(NamedTuple):
     """An expert's parameters, `[]` tensors or what FlashInfer computes without them."""
 
     alpha: torch.Tensor | float

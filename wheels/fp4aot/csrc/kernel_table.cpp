@@ -71,14 +71,14 @@ TVMFFISafeCallType KernelFunction::for_device(int device) {
 TVMFFISafeCallType KernelFunction::look_up(int device) const {
   const Capability capability = device_capability(operator_name_, device);
   if (const KernelEntry* entry = find_kernel(function_, capability)) return entry->call;
-  if (kernels_are_lowered) {
+  const std::string carried = carried_images(function_);
+  if (kernels_are_lowered && !carried.empty()) {
     fail(operator_name_,
          text("device cuda:", device, " (", device_name(device), ", compute capability ",
               capability.major, ".", capability.minor,
               ") cannot run this wheel: its kernels are lowered to compute capability 9.0, to test "
               "them on a Hopper; install a fp4aot wheel whose version has no '+lowered'"));
   }
-  const std::string carried = carried_images(function_);
   fail(operator_name_, text("device cuda:", device, " (", device_name(device),
                             ", compute capability ", capability.major, ".", capability.minor,
                             ") has no compiled kernel in this wheel, which ",
