@@ -175,9 +175,10 @@ def lowered(session: nox.Session) -> None:
 
     `.lowered/` gets the wheel, the checks of each lowered instruction, and a FlashInfer whose
     modules are made of the same objects, all of it for a machine with a Hopper GPU.
+    `nox -s lowered -- lowered-moe` has the mixture of experts too, and takes twice as long.
     """
     session.install(*group("build"))
-    report = build_wheel(session, "lowered")
+    report = build_wheel(session, session.posargs[0] if session.posargs else "lowered")
     out = ROOT / ".lowered"
     for part in ("wheel", "checks", "flashinfer"):
         shutil.rmtree(out / part, ignore_errors=True)
