@@ -109,7 +109,7 @@ def test(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *IN_PARALLEL, "tests/unit")
     session.install("--no-deps", "--force-reinstall", report["wheel"])
     session.run(
-        *("python", "-m", "pytest", "tests/wheel", *session.posargs),
+        *("python", "-m", "pytest", *IN_PARALLEL, "tests/wheel", *session.posargs),
         env={"FP4AOT_REPORT": str(REPORT)},
     )
     # The failure that this package is for, in SGLang's own code; `integrations` runs all of it.
