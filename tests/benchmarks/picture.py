@@ -79,6 +79,11 @@ PANELS = (
             ("fp4_linear", names.THEIRS_LAYER, names.linear_group),
         )
     ),
+    Panel(
+        f"cutlass_fused_moe, 16 tokens, 2 of {names.MOE_EXPERTS} experts, {names.MOE_SIZE} wide",
+        names.moe_group(16),
+        _named("cutlass_fused_moe", names.OURS_BUFFERS, names.OURS, names.THEIRS),
+    ),
 )
 
 
