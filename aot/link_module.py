@@ -11,12 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
-
 from aot.codegen.symbols import EXPORT_PREFIX, SCHEMA_PREFIX, entry_symbol, schema_symbol
 from aot.errors import BuildError
-from aot.link_selection import check_selection
+from aot.link_selection import check_selection, read_symbols
 from aot.process import run
 
 
@@ -25,7 +22,7 @@ def exported_functions(merged: Path) -> tuple[str, ...]:
     return tuple(
         sorted(
             name.removeprefix(EXPORT_PREFIX)
-            for name in _defined_globals(merged)
+            for name in read_symbols(merged).defined
             if name.startswith(EXPORT_PREFIX) and not name.startswith(SCHEMA_PREFIX)
         )
     )
@@ -116,23 +113,10 @@ def link_module(
             purpose=f"hide the symbols of {module}",
             error=BuildError,
         )
-        escaped = sorted(set(_defined_globals(local)) - set(renames.values()))
+        escaped = sorted(read_symbols(local).defined - set(renames.values()))
         if escaped:
             raise BuildError(
                 f"symbols of {module} stay visible and would clash with other modules': "
                 f"{', '.join(escaped[:5])}; compile with -fno-gnu-unique"
             )
         local.replace(out)
-
-
-def _defined_globals(path: Path) -> tuple[str, ...]:
-    with path.open("rb") as stream:
-        names = []
-        for section in ELFFile(stream).iter_sections():
-            if not isinstance(section, SymbolTableSection):
-                continue
-            for symbol in section.iter_symbols():
-                binding = symbol.entry.st_info.bind
-                if binding != "STB_LOCAL" and symbol.entry.st_shndx != "SHN_UNDEF":
-                    names.append(symbol.name)
-        return tuple(names)

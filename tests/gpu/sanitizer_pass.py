@@ -29,8 +29,9 @@ from gpusuite.wheel import ON_EVERY_DEVICE, covers
 
 from fp4aot import cutlass_fused_moe_workspace_size
 from fp4aot._reference import quantize
+from fp4aot._selftest.case import blocks
 from fp4aot._selftest.checks import out_form
-from fp4aot._selftest.inputs import blocks, cases
+from fp4aot._selftest.inputs import cases
 
 PRODUCTS_INTO_BUFFERS = "--products-into-buffers"
 MOST_BYTES = 64 << 10

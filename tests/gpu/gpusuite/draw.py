@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from fp4aot._selftest.inputs import Case, cases
+from fp4aot._selftest.case import Case
+from fp4aot._selftest.inputs import cases
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 

@@ -61,7 +61,7 @@ from fp4aot._checks.moe import (
     cutlass_fused_moe_out,
 )
 from fp4aot._checks.moe_arguments import PACKED as PACKED_DTYPES
-from fp4aot._checks.moe_arguments import MoeArguments
+from fp4aot._checks.moe_arguments import MoeArguments, functional_arguments
 from fp4aot._checks.per_token import (
     nvfp4_quantize_per_token,
     nvfp4_quantize_per_token_out,
@@ -92,6 +92,7 @@ __all__ = [
     "fp4_linear",
     "fp4_quantize",
     "fp4_quantize_out",
+    "functional_arguments",
     "group_gemm_mxfp8_mxfp4_nt_groupwise",
     "group_gemm_mxfp8_mxfp4_nt_groupwise_out",
     "group_gemm_nvfp4_nt_groupwise",

@@ -75,6 +75,20 @@ def check_scalar_scale(
     check_same_device(operator, argument, scale, reference_argument, reference)
 
 
+def check_positive_multiple(
+    operator: str, argument: str, tensor: torch.Tensor, size: int, what: str, multiple: int
+) -> None:
+    """Refuse a tensor whose number of `what` the kernels' vectors do not divide, or none at all."""
+    if size == 0 or size % multiple != 0:
+        fail(
+            operator,
+            argument,
+            f"shape {shape_text(tensor)} ({size} {what})",
+            f"a positive multiple of {multiple} {what}",
+            "pad it with zeros before quantizing",
+        )
+
+
 def check_int32(operator: str, argument: str, value: int, what: str) -> None:
     """Refuse a size that the kernels cannot index; a symbolic size is left to run time."""
     if isinstance(value, int) and value > _LARGEST_INT32:

@@ -72,8 +72,10 @@ def fp4_linear(
             f"{x.shape[-1]} values a row, for x of shape {common.shape_text(x)}",
             "pass the packed weight [N, K / 2]",
         )
-    _positive_multiple(name, "weight", weight, weight.shape[1] * 2, "values a row")
-    _positive_multiple(name, "weight", weight, weight.shape[0], "rows")
+    common.check_positive_multiple(
+        name, "weight", weight, weight.shape[1] * 2, "values a row", _MULTIPLE
+    )
+    common.check_positive_multiple(name, "weight", weight, weight.shape[0], "rows", _MULTIPLE)
     if not weight.is_contiguous():
         common.fail(
             name,
@@ -156,26 +158,13 @@ def _matching_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
             f"{a.shape[-1]} rows (K / 2), for a of shape {common.shape_text(a)}",
             _pass_transposed(b),
         )
-    _positive_multiple(name, "a", a, a.shape[-1] * 2, "values a row")
-    _positive_multiple(name, "b", b, b.shape[-1], "columns")
+    common.check_positive_multiple(name, "a", a, a.shape[-1] * 2, "values a row", _MULTIPLE)
+    common.check_positive_multiple(name, "b", b, b.shape[-1], "columns", _MULTIPLE)
     if a.dim() == 3:
         common.check_int32(name, "a", a.shape[0], "a number of matrices of")
     common.check_int32(name, "a", a.shape[-2], "a number of rows of")
     common.check_int32(name, "a", a.shape[-1] * 2, "a number of values a row of")
     common.check_int32(name, "b", b.shape[-1], "a number of columns of")
-
-
-def _positive_multiple(
-    operator: str, argument: str, tensor: torch.Tensor, size: int, what: str
-) -> None:
-    if size == 0 or size % _MULTIPLE != 0:
-        common.fail(
-            operator,
-            argument,
-            f"shape {common.shape_text(tensor)} ({size} {what})",
-            f"a positive multiple of {_MULTIPLE} {what}",
-            "pad it with zeros before quantizing",
-        )
 
 
 def _column_major(b: torch.Tensor) -> None:

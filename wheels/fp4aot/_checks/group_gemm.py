@@ -173,24 +173,11 @@ def _matching_shapes(name: str, a: torch.Tensor, b: torch.Tensor, k: int) -> Non
             f"{k} values a row, for a of shape {common.shape_text(a)}",
             "pass the packed weights [G, N, K / 2]",
         )
-    _positive_multiple(name, "a", a, k, _MULTIPLE_OF_K, "values a row")
-    _positive_multiple(name, "b", b, b.shape[1], _MULTIPLE_OF_N, "rows")
+    common.check_positive_multiple(name, "a", a, k, "values a row", _MULTIPLE_OF_K)
+    common.check_positive_multiple(name, "b", b, b.shape[1], "rows", _MULTIPLE_OF_N)
     common.check_int32(name, "a", a.shape[0], "a number of rows of")
     common.check_int32(name, "a", k, "a number of values a row of")
     common.check_int32(name, "b", b.shape[1], "a number of rows of")
-
-
-def _positive_multiple(
-    name: str, argument: str, tensor: torch.Tensor, size: int, multiple: int, what: str
-) -> None:
-    if size == 0 or size % multiple != 0:
-        common.fail(
-            name,
-            argument,
-            f"shape {common.shape_text(tensor)} ({size} {what})",
-            f"a positive multiple of {multiple} {what}",
-            "pad it with zeros before quantizing",
-        )
 
 
 def _scales(form: GroupFormat, argument: str, scales: torch.Tensor, a: torch.Tensor) -> None:

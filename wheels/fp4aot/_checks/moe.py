@@ -94,7 +94,8 @@ def _input(arguments: MoeArguments, output_dtype: torch.dtype) -> None:
             f"{output_dtype}, the dtype of the output",
             "convert the input, or ask for its dtype",
         )
-    _positive_multiple("input", tensor, arguments.hidden_size, "values a row", _MULTIPLE)
+    size = arguments.hidden_size
+    common.check_positive_multiple(_NAME, "input", tensor, size, "values a row", _MULTIPLE)
 
 
 def _fc1_weights(arguments: MoeArguments) -> None:
@@ -114,7 +115,8 @@ def _fc1_weights(arguments: MoeArguments) -> None:
         )
     # A gated activation takes as many up as gate rows.
     multiple = 2 * _MULTIPLE if arguments.is_gated else _MULTIPLE
-    _positive_multiple(name, weights, arguments.fc1_rows, "rows an expert", multiple)
+    rows = arguments.fc1_rows
+    common.check_positive_multiple(_NAME, name, weights, rows, "rows an expert", multiple)
 
 
 def _fc2_weights(arguments: MoeArguments) -> None:
@@ -231,16 +233,3 @@ def _workspace(arguments: MoeArguments, workspace: torch.Tensor) -> None:
     if not workspace.is_contiguous():
         got, what_to_do = f"strides {list(workspace.stride())}", "pass it as it was allocated"
         common.fail(_NAME, name, got, "a contiguous tensor", what_to_do)
-
-
-def _positive_multiple(
-    argument: str, tensor: torch.Tensor, size: int, what: str, multiple: int
-) -> None:
-    if size == 0 or size % multiple != 0:
-        common.fail(
-            _NAME,
-            argument,
-            f"shape {common.shape_text(tensor)} ({size} {what})",
-            f"a positive multiple of {multiple} {what}",
-            "pad it with zeros before quantizing",
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -100,3 +100,13 @@ class MoeArguments(NamedTuple):
     def is_quantized(self) -> bool:
         """Whether the input is packed e2m1."""
         return self.input.dtype in PACKED
+
+
+_TENSORS = MoeArguments._fields.index("fc1_expert_biases")
+
+
+def functional_arguments(*arguments: Any, **options: Any) -> tuple[MoeArguments, torch.dtype]:
+    """Take the functional form's output dtype, which stands behind the tensors, from the others."""
+    tensors, others = arguments[:_TENSORS], arguments[_TENSORS:]
+    output_dtype = others[0] if others else options.pop("output_dtype")
+    return MoeArguments(*tensors, *others[1:], **options), output_dtype

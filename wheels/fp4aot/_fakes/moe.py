@@ -2,139 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fp4aot import _checks
 
 
-def cutlass_fused_moe(
-    input: torch.Tensor,
-    token_selected_experts: torch.Tensor,
-    token_final_scales: torch.Tensor | None,
-    fc1_expert_weights: torch.Tensor,
-    fc2_expert_weights: torch.Tensor,
-    fc1_act_global_scale: torch.Tensor,
-    fc1_weight_block_scales: torch.Tensor,
-    fc1_alpha: torch.Tensor,
-    fc2_act_global_scale: torch.Tensor,
-    fc2_weight_block_scales: torch.Tensor,
-    fc2_alpha: torch.Tensor,
-    output_dtype: torch.dtype,
-    fc1_expert_biases: torch.Tensor | None = None,
-    fc2_expert_biases: torch.Tensor | None = None,
-    input_sf: torch.Tensor | None = None,
-    swiglu_alpha: torch.Tensor | None = None,
-    swiglu_beta: torch.Tensor | None = None,
-    swiglu_limit: torch.Tensor | None = None,
-    tp_size: int = 1,
-    tp_rank: int = 0,
-    ep_size: int = 1,
-    ep_rank: int = 0,
-    enable_alltoall: bool = False,
-    enable_pdl: bool | None = None,
-    activation_type: int = 3,
-    swizzled_input_sf: bool = True,
-    use_fused_finalize: bool = True,
-    gemm1_tactic: int = -1,
-    gemm2_tactic: int = -1,
-) -> torch.Tensor:
+def cutlass_fused_moe(*arguments: Any, **options: Any) -> torch.Tensor:
     """Return contiguous `[T, H]` of the output dtype."""
-    arguments = _checks.MoeArguments(
-        input,
-        token_selected_experts,
-        token_final_scales,
-        fc1_expert_weights,
-        fc2_expert_weights,
-        fc1_act_global_scale,
-        fc1_weight_block_scales,
-        fc1_alpha,
-        fc2_act_global_scale,
-        fc2_weight_block_scales,
-        fc2_alpha,
-        fc1_expert_biases,
-        fc2_expert_biases,
-        input_sf,
-        swiglu_alpha,
-        swiglu_beta,
-        swiglu_limit,
-        tp_size,
-        tp_rank,
-        ep_size,
-        ep_rank,
-        enable_alltoall,
-        enable_pdl,
-        activation_type,
-        swizzled_input_sf,
-        use_fused_finalize,
-        gemm1_tactic,
-        gemm2_tactic,
-    )
-    _checks.cutlass_fused_moe(arguments, output_dtype)
-    return input.new_empty((arguments.tokens, arguments.hidden_size), dtype=output_dtype)
+    given, output_dtype = _checks.functional_arguments(*arguments, **options)
+    _checks.cutlass_fused_moe(given, output_dtype)
+    return given.input.new_empty((given.tokens, given.hidden_size), dtype=output_dtype)
 
 
 def cutlass_fused_moe_out(
-    input: torch.Tensor,
-    token_selected_experts: torch.Tensor,
-    token_final_scales: torch.Tensor | None,
-    fc1_expert_weights: torch.Tensor,
-    fc2_expert_weights: torch.Tensor,
-    fc1_act_global_scale: torch.Tensor,
-    fc1_weight_block_scales: torch.Tensor,
-    fc1_alpha: torch.Tensor,
-    fc2_act_global_scale: torch.Tensor,
-    fc2_weight_block_scales: torch.Tensor,
-    fc2_alpha: torch.Tensor,
-    fc1_expert_biases: torch.Tensor | None = None,
-    fc2_expert_biases: torch.Tensor | None = None,
-    input_sf: torch.Tensor | None = None,
-    swiglu_alpha: torch.Tensor | None = None,
-    swiglu_beta: torch.Tensor | None = None,
-    swiglu_limit: torch.Tensor | None = None,
-    tp_size: int = 1,
-    tp_rank: int = 0,
-    ep_size: int = 1,
-    ep_rank: int = 0,
-    enable_alltoall: bool = False,
-    enable_pdl: bool | None = None,
-    activation_type: int = 3,
-    swizzled_input_sf: bool = True,
-    use_fused_finalize: bool = True,
-    gemm1_tactic: int = -1,
-    gemm2_tactic: int = -1,
-    *,
+    *arguments: Any,
     workspace_buffer: torch.Tensor | None = None,
     out: torch.Tensor,
+    **options: Any,
 ) -> None:
     """Validate only."""
-    arguments = _checks.MoeArguments(
-        input,
-        token_selected_experts,
-        token_final_scales,
-        fc1_expert_weights,
-        fc2_expert_weights,
-        fc1_act_global_scale,
-        fc1_weight_block_scales,
-        fc1_alpha,
-        fc2_act_global_scale,
-        fc2_weight_block_scales,
-        fc2_alpha,
-        fc1_expert_biases,
-        fc2_expert_biases,
-        input_sf,
-        swiglu_alpha,
-        swiglu_beta,
-        swiglu_limit,
-        tp_size,
-        tp_rank,
-        ep_size,
-        ep_rank,
-        enable_alltoall,
-        enable_pdl,
-        activation_type,
-        swizzled_input_sf,
-        use_fused_finalize,
-        gemm1_tactic,
-        gemm2_tactic,
-    )
-    _checks.cutlass_fused_moe_out(arguments, workspace_buffer, out)
+    given = _checks.MoeArguments(*arguments, **options)
+    _checks.cutlass_fused_moe_out(given, workspace_buffer, out)

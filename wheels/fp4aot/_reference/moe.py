@@ -18,7 +18,7 @@ Only experts that a token selected are dequantized, and only their rows are comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,138 +33,23 @@ _BLOCK = 16
 _SWIZZLED = _layouts.SfLayout.layout_128x4
 
 
-def cutlass_fused_moe(
-    input: torch.Tensor,
-    token_selected_experts: torch.Tensor,
-    token_final_scales: torch.Tensor | None,
-    fc1_expert_weights: torch.Tensor,
-    fc2_expert_weights: torch.Tensor,
-    fc1_act_global_scale: torch.Tensor,
-    fc1_weight_block_scales: torch.Tensor,
-    fc1_alpha: torch.Tensor,
-    fc2_act_global_scale: torch.Tensor,
-    fc2_weight_block_scales: torch.Tensor,
-    fc2_alpha: torch.Tensor,
-    output_dtype: torch.dtype,
-    fc1_expert_biases: torch.Tensor | None = None,
-    fc2_expert_biases: torch.Tensor | None = None,
-    input_sf: torch.Tensor | None = None,
-    swiglu_alpha: torch.Tensor | None = None,
-    swiglu_beta: torch.Tensor | None = None,
-    swiglu_limit: torch.Tensor | None = None,
-    tp_size: int = 1,
-    tp_rank: int = 0,
-    ep_size: int = 1,
-    ep_rank: int = 0,
-    enable_alltoall: bool = False,
-    enable_pdl: bool | None = None,
-    activation_type: int = 3,
-    swizzled_input_sf: bool = True,
-    use_fused_finalize: bool = True,
-    gemm1_tactic: int = -1,
-    gemm2_tactic: int = -1,
-) -> torch.Tensor:
+def cutlass_fused_moe(*arguments: Any, **options: Any) -> torch.Tensor:
     """Compute the mixture. All-to-all, finalizing, launch dependence and tactics change nothing."""
-    arguments = _checks.MoeArguments(
-        input,
-        token_selected_experts,
-        token_final_scales,
-        fc1_expert_weights,
-        fc2_expert_weights,
-        fc1_act_global_scale,
-        fc1_weight_block_scales,
-        fc1_alpha,
-        fc2_act_global_scale,
-        fc2_weight_block_scales,
-        fc2_alpha,
-        fc1_expert_biases,
-        fc2_expert_biases,
-        input_sf,
-        swiglu_alpha,
-        swiglu_beta,
-        swiglu_limit,
-        tp_size,
-        tp_rank,
-        ep_size,
-        ep_rank,
-        enable_alltoall,
-        enable_pdl,
-        activation_type,
-        swizzled_input_sf,
-        use_fused_finalize,
-        gemm1_tactic,
-        gemm2_tactic,
-    )
-    _checks.cutlass_fused_moe(arguments, output_dtype)
-    return _mixture(arguments, output_dtype)
+    given, output_dtype = _checks.functional_arguments(*arguments, **options)
+    _checks.cutlass_fused_moe(given, output_dtype)
+    return _mixture(given, output_dtype)
 
 
 def cutlass_fused_moe_out(
-    input: torch.Tensor,
-    token_selected_experts: torch.Tensor,
-    token_final_scales: torch.Tensor | None,
-    fc1_expert_weights: torch.Tensor,
-    fc2_expert_weights: torch.Tensor,
-    fc1_act_global_scale: torch.Tensor,
-    fc1_weight_block_scales: torch.Tensor,
-    fc1_alpha: torch.Tensor,
-    fc2_act_global_scale: torch.Tensor,
-    fc2_weight_block_scales: torch.Tensor,
-    fc2_alpha: torch.Tensor,
-    fc1_expert_biases: torch.Tensor | None = None,
-    fc2_expert_biases: torch.Tensor | None = None,
-    input_sf: torch.Tensor | None = None,
-    swiglu_alpha: torch.Tensor | None = None,
-    swiglu_beta: torch.Tensor | None = None,
-    swiglu_limit: torch.Tensor | None = None,
-    tp_size: int = 1,
-    tp_rank: int = 0,
-    ep_size: int = 1,
-    ep_rank: int = 0,
-    enable_alltoall: bool = False,
-    enable_pdl: bool | None = None,
-    activation_type: int = 3,
-    swizzled_input_sf: bool = True,
-    use_fused_finalize: bool = True,
-    gemm1_tactic: int = -1,
-    gemm2_tactic: int = -1,
-    *,
+    *arguments: Any,
     workspace_buffer: torch.Tensor | None = None,
     out: torch.Tensor,
+    **options: Any,
 ) -> None:
     """Compute the mixture into the caller's buffer. No workspace is needed."""
-    arguments = _checks.MoeArguments(
-        input,
-        token_selected_experts,
-        token_final_scales,
-        fc1_expert_weights,
-        fc2_expert_weights,
-        fc1_act_global_scale,
-        fc1_weight_block_scales,
-        fc1_alpha,
-        fc2_act_global_scale,
-        fc2_weight_block_scales,
-        fc2_alpha,
-        fc1_expert_biases,
-        fc2_expert_biases,
-        input_sf,
-        swiglu_alpha,
-        swiglu_beta,
-        swiglu_limit,
-        tp_size,
-        tp_rank,
-        ep_size,
-        ep_rank,
-        enable_alltoall,
-        enable_pdl,
-        activation_type,
-        swizzled_input_sf,
-        use_fused_finalize,
-        gemm1_tactic,
-        gemm2_tactic,
-    )
-    _checks.cutlass_fused_moe_out(arguments, workspace_buffer, out)
-    out.copy_(_mixture(arguments, out.dtype))
+    given = _checks.MoeArguments(*arguments, **options)
+    _checks.cutlass_fused_moe_out(given, workspace_buffer, out)
+    out.copy_(_mixture(given, out.dtype))
 
 
 class _Routes(NamedTuple):
