@@ -80,6 +80,14 @@ void check_blocks(const char* operator_name, const char* argument, const Tensor&
                  text("a multiple of ", multiple, " values a row"), "pad the rows");
 }
 
+void check_positive_multiple(const char* operator_name, const char* argument, const Tensor& tensor,
+                             int64_t size, int64_t multiple, const char* what) {
+  if (size != 0 && size % multiple == 0) return;
+  argument_error(
+      operator_name, argument, text("shape ", shape_text(tensor), " (", size, " ", what, ")"),
+      text("a positive multiple of ", multiple, " ", what), "pad it with zeros before quantizing");
+}
+
 void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what) {
   if (value <= std::numeric_limits<int32_t>::max()) return;
   argument_error(operator_name, argument, text(what, " ", value), text(what, " below 2**31"),

@@ -27,6 +27,9 @@ void check_output(const char* operator_name, const char* argument, const Tensor&
 // Rows must divide into whole blocks of scaled values.
 void check_blocks(const char* operator_name, const char* argument, const Tensor& tensor,
                   int64_t multiple = 16);
+// A size of a tensor that quantized blocks or tiles divide: `what` names it, e.g. "values a row".
+void check_positive_multiple(const char* operator_name, const char* argument, const Tensor& tensor,
+                             int64_t size, int64_t multiple, const char* what);
 // FlashInfer's kernels index with 32-bit signed integers.
 void check_int32(const char* operator_name, const char* argument, int64_t value, const char* what);
 

@@ -8,6 +8,7 @@
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
+#include "flat_view.h"
 #include "kernel_table.h"
 #include "moe_arguments.h"
 #include "moe_tactics.h"
@@ -43,21 +44,6 @@ struct ByteView {
 
   int64_t shape[3] = {};
   int64_t strides[3] = {0, 0, 1};
-  DLTensor view;
-};
-
-// One value, or one for each expert, as an array.
-struct ArrayView {
-  explicit ArrayView(const Tensor& tensor) : size(tensor.numel()), view(dl_tensor(tensor)) {
-    view.ndim = 1;
-    view.shape = &size;
-    view.strides = &stride;
-  }
-  ArrayView(const ArrayView&) = delete;
-  ArrayView& operator=(const ArrayView&) = delete;
-
-  int64_t size;
-  int64_t stride = 1;
   DLTensor view;
 };
 
@@ -116,8 +102,8 @@ void launch(const MoeArguments& a, const MoeSizes& sizes, const std::optional<Te
   const Readable fc2_block_scales = aligned(a.fc2_block_scales, kAlignment);
   const Readable fc1_input_scale = dense(a.fc1_input_scale);
   const Readable fc2_input_scale = dense(a.fc2_input_scale);
-  const ArrayView fc1_input(*fc1_input_scale);
-  const ArrayView fc2_input(*fc2_input_scale);
+  const FlatView fc1_input(*fc1_input_scale);
+  const FlatView fc2_input(*fc2_input_scale);
   const Readable fc1_alpha = dense(a.fc1_alpha);
   const Readable fc2_alpha = dense(a.fc2_alpha);
   const OptionalReadable swiglu_alpha(a.swiglu_alpha);

@@ -11,6 +11,7 @@
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
+#include "flat_view.h"
 #include "gemm_tactics.h"
 #include "kernel_table.h"
 #include "tvm_ffi_call.h"
@@ -82,14 +83,6 @@ void check_block_scales(const char* argument, const Tensor& scales, int64_t rows
   }
 }
 
-void check_positive_multiple(const char* argument, const Tensor& tensor, int64_t size,
-                             const char* what) {
-  if (size != 0 && size % kMultiple == 0) return;
-  argument_error(
-      kOperator, argument, text("shape ", shape_text(tensor), " (", size, " ", what, ")"),
-      text("a positive multiple of ", kMultiple, " ", what), "pad it with zeros before quantizing");
-}
-
 const char* pass_transposed(const Tensor& b) {
   return b.dim() == 2 ? "pass weight.T of a contiguous weight [N, K / 2]"
                       : "pass weight.transpose(-2, -1) of a contiguous weight [B, N, K / 2]";
@@ -106,8 +99,8 @@ void check_matching_shapes(const Tensor& a, const Tensor& b) {
                    text(a.size(-1), " rows (K / 2), for a of shape ", shape_text(a)),
                    pass_transposed(b));
   }
-  check_positive_multiple("a", a, a.size(-1) * 2, "values a row");
-  check_positive_multiple("b", b, b.size(-1), "columns");
+  check_positive_multiple(kOperator, "a", a, a.size(-1) * 2, kMultiple, "values a row");
+  check_positive_multiple(kOperator, "b", b, b.size(-1), kMultiple, "columns");
   if (a.dim() == 3) check_int32(kOperator, "a", a.size(0), "a number of matrices of");
   check_int32(kOperator, "a", a.size(-2), "a number of rows of");
   check_int32(kOperator, "a", a.size(-1) * 2, "a number of values a row of");
@@ -176,22 +169,6 @@ void check_tactic(int device, int64_t tactic) {
                  "pass -1 to have one chosen");
 }
 
-// Block scales as the flat bytes that FlashInfer expects, whatever their shape and dtype.
-struct ScaleBytes {
-  explicit ScaleBytes(const Tensor& scales) : size(scales.numel()), view(dl_tensor(scales)) {
-    view.dtype = {kDLUInt, 8, 1};
-    view.ndim = 1;
-    view.shape = &size;
-    view.strides = &stride;
-  }
-  ScaleBytes(const ScaleBytes&) = delete;
-  ScaleBytes& operator=(const ScaleBytes&) = delete;
-
-  int64_t size;
-  int64_t stride = 1;
-  DLTensor view;
-};
-
 // A matrix, or a batch of more than one, as FlashInfer takes them: the module for 12.x refuses a
 // batch of one.
 struct MatrixView {
@@ -232,8 +209,8 @@ void launch(const Problem& problem, int64_t tactic, const Tensor& out) {
   const Readable b = aligned(problem.b, kAlignment);
   const Readable a_scales = aligned(problem.a_scales, kAlignment);
   const Readable b_scales = aligned(problem.b_scales, kAlignment);
-  const ScaleBytes left_scales(*a_scales);
-  const ScaleBytes right_scales(*b_scales);
+  const FlatView left_scales(*a_scales, kBytes);
+  const FlatView right_scales(*b_scales, kBytes);
   const MatrixView left(*a, problem.batch, /*transposed=*/false);
   const MatrixView right(*b, problem.batch, /*transposed=*/true);
   const MatrixView result(out, problem.batch, /*transposed=*/false);

@@ -15,6 +15,7 @@
 #include "checks.h"
 #include "cuda_state.h"
 #include "errors.h"
+#include "flat_view.h"
 #include "kernel_table.h"
 #include "tvm_ffi_call.h"
 
@@ -76,14 +77,6 @@ void check_choice(const char* name, const char* argument, int64_t value,
                   std::initializer_list<int64_t> accepted, const std::string& where = "") {
   if (std::find(accepted.begin(), accepted.end(), value) != accepted.end()) return;
   argument_error(name, argument, text(value), choices_text(accepted) + where, "leave the default");
-}
-
-void check_positive_multiple(const char* name, const char* argument, const Tensor& tensor,
-                             int64_t size, int64_t multiple, const char* what) {
-  if (size != 0 && size % multiple == 0) return;
-  argument_error(name, argument, text("shape ", shape_text(tensor), " (", size, " ", what, ")"),
-                 text("a positive multiple of ", multiple, " ", what),
-                 "pad it with zeros before quantizing");
 }
 
 void check_scales(const Kernel& kernel, const char* argument, const Tensor& scales,
@@ -259,27 +252,6 @@ WorkspaceSizes workspace_sizes(const Kernel& kernel, Capability capability, int6
   return {kMultiprocessors * maps * kBytesOfMap, groups * kBytesOfGroup + kBytesOfAlignment};
 }
 
-// Some memory as FlashInfer takes it: it looks at the address, the dtype and the first size.
-struct FlatView {
-  FlatView(const Tensor& tensor, DLDataType dtype, int64_t count, int64_t first_byte = 0)
-      : size(count) {
-    view.data = static_cast<char*>(tensor.data_ptr()) + first_byte;
-    view.device = {kDLCUDA, tensor.get_device_index()};
-    view.ndim = 1;
-    view.dtype = dtype;
-    view.shape = &size;
-    view.strides = &stride;
-  }
-  FlatView(const FlatView&) = delete;
-  FlatView& operator=(const FlatView&) = delete;
-
-  int64_t size;
-  int64_t stride = 1;
-  DLTensor view{};
-};
-
-constexpr DLDataType kBytes{kDLUInt, 8, 1};
-
 DLDataType dtype_of_values(const Tensor& a) {
   switch (a.scalar_type()) {
     case ScalarType::Float8_e4m3fn:
@@ -311,10 +283,10 @@ void launch(Kernel& kernel, const Factors& factors, const std::optional<Tensor>&
       empty(contiguous({sizes.tensor_maps + sizes.groups}), ScalarType::Byte, out);
   const FlatView maps(workspace, kBytes, sizes.tensor_maps);
   const FlatView groups(workspace, kBytes, sizes.groups, sizes.tensor_maps);
-  const FlatView left(*a, dtype_of_values(*a), a->numel());
-  const FlatView right(*b, kBytes, b->numel());
-  const FlatView left_scales(*a_scale, kBytes, a_scale->numel());
-  const FlatView right_scales(*b_scale, kBytes, b_scale->numel());
+  const FlatView left(*a, dtype_of_values(*a));
+  const FlatView right(*b, kBytes);
+  const FlatView left_scales(*a_scale, kBytes);
+  const FlatView right_scales(*b_scale, kBytes);
   const DLTensor result = dl_tensor(out);
   const DLTensor segments = dl_tensor(*m_indptr);
   if (kernel.nvfp4) {

@@ -78,14 +78,6 @@ void check_tactic(const char* argument, int64_t tactic) {
                  "the number of a tactic, or -1 to have one chosen", "pass -1");
 }
 
-void check_positive_multiple(const char* argument, const Tensor& tensor, int64_t size,
-                             const char* what, int64_t multiple) {
-  if (size != 0 && size % multiple == 0) return;
-  argument_error(kOperator, argument, text(shape_is(tensor), " (", size, " ", what, ")"),
-                 text("a positive multiple of ", multiple, " ", what),
-                 "pad it with zeros before quantizing");
-}
-
 void check_contiguous(const char* argument, const Tensor& tensor) {
   if (tensor.is_contiguous()) return;
   argument_error(kOperator, argument,
@@ -123,7 +115,7 @@ void check_input(const MoeArguments& a, MoeSizes& sizes) {
   }
   sizes.tokens = a.input.size(0);
   sizes.hidden = values_a_row(a.input);
-  check_positive_multiple("input", a.input, sizes.hidden, "values a row", kMultiple);
+  check_positive_multiple(kOperator, "input", a.input, sizes.hidden, kMultiple, "values a row");
 }
 
 void check_weights(const MoeArguments& a, const char* argument, const Tensor& weights) {
@@ -149,8 +141,8 @@ void check_fc1_weights(const MoeArguments& a, MoeSizes& sizes) {
                    "pass packed weights [experts, rows, hidden size / 2]");
   }
   const bool gated = is_gated(a.activation_type);
-  check_positive_multiple(argument, weights, weights.size(1), "rows an expert",
-                          gated ? 2 * kMultiple : kMultiple);
+  check_positive_multiple(kOperator, argument, weights, weights.size(1),
+                          gated ? 2 * kMultiple : kMultiple, "rows an expert");
   sizes.inter = gated ? weights.size(1) / 2 : weights.size(1);
 }
 
