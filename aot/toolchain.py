@@ -135,7 +135,8 @@ def candidates(
     if home:
         found.append(_look_at(FROM_CUDA_HOME, Path(home), wanted))
     else:
-        found.append(Candidate(FROM_CUDA_HOME, "CUDA_HOME, CUDA_PATH", rejection="neither is set"))
+        rejection = f"neither is set; set one to the folder of NVIDIA's CUDA {wanted} toolkit"
+        found.append(Candidate(FROM_CUDA_HOME, "CUDA_HOME, CUDA_PATH", rejection=rejection))
     nvcc = shutil.which("nvcc", path=variables.get("PATH", ""))
     if nvcc is None:
         found.append(Candidate(FROM_PATH, "nvcc", rejection="not on PATH"))
@@ -270,7 +271,8 @@ def _look_in_packages(wanted: Version, folder: Path) -> Candidate:
     lock = locks.find("cuda", wanted)
     marker = place / _MARKER
     if not marker.is_file():
-        return Candidate(FROM_PACKAGES, str(place), rejection="not installed")
+        rejection = "not installed" if lock else f"there are no packages of CUDA {wanted}"
+        return Candidate(FROM_PACKAGES, str(place), rejection=rejection)
     if lock is not None and marker.read_text(encoding="utf-8").strip() != lock.digest:
         return Candidate(
             FROM_PACKAGES, str(place), rejection=f"installed from an older {lock.path.name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -37,9 +37,6 @@ GPUS: Final = (
     Gpu("DGX Spark (GB10)", (12, 1)),
     Gpu("H100, H200, GH200", (9, 0)),
 )
-
-MINIMUM_DRIVER: Final[Mapping[int, str]] = MappingProxyType({12: "525", 13: "580"})
-"""The oldest driver branch that runs CUDA applications of a major version, as `doctor` has it."""
 
 _FAMILIES = MappingProxyType(
     {
@@ -81,9 +78,9 @@ class Choice:
 
     @property
     def driver(self) -> str:
-        """The driver that the CUDA runtime inside the wheel needs."""
-        floor = MINIMUM_DRIVER.get(self.index.major)
-        return f"{floor} or newer" if floor else f"for CUDA {self.index.major}"
+        """The driver that the wheel needs."""
+        minimum = self.wheel.contents.minimum_driver
+        return f"{minimum} or newer" if minimum else f"for CUDA {self.index.major}"
 
     @property
     def runs(self) -> str:
@@ -105,6 +102,7 @@ class Choice:
         """
         return (
             self.index.major == other.index.major
+            and self.driver == other.driver
             and self.machines == other.machines
             and self.requirement == other.requirement
             and self.operators == other.operators

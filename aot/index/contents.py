@@ -12,6 +12,7 @@ from aot.errors import AotError, AuditError
 
 MANIFEST: Final = "fp4aot/_manifest.json"
 _CUDA = re.compile(r"[1-9][0-9]*\.[0-9]+")
+_DRIVER = re.compile(r"([1-9][0-9]*(\.[0-9]+)*)?")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Contents:
         Whether its machine code is Blackwell's, lowered to Hopper: never to be published.
     library, library_sha256
         Name inside the wheel and hash of its shared library.
+    minimum_driver
+        The oldest NVIDIA driver that runs it: ``"580"``; empty when its manifest does not say.
     """
 
     version: str
@@ -62,6 +65,7 @@ class Contents:
     lowered: bool
     library: str
     library_sha256: str
+    minimum_driver: str
 
     @property
     def targets(self) -> tuple[Architecture, ...]:
@@ -108,6 +112,8 @@ def parse_manifest(data: bytes) -> Contents:
             or any(module["architectures"] != module["compiled_for"] for module in modules),
             library=f"fp4aot/{manifest['library']['name']}",
             library_sha256=manifest["library"]["sha256"],
+            # The manifests of older wheels have none.
+            minimum_driver=manifest["versions"].get("minimum_driver", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError, AotError) as cause:
         raise AuditError(
@@ -115,6 +121,10 @@ def parse_manifest(data: bytes) -> Contents:
         ) from cause
     if not _CUDA.fullmatch(contents.cuda):
         raise AuditError(f"its manifest says CUDA {contents.cuda!r}; expected e.g. '13.0'")
+    if not _DRIVER.fullmatch(contents.minimum_driver):
+        raise AuditError(
+            f"its manifest says driver {contents.minimum_driver!r}; expected e.g. '580.65.06'"
+        )
     return contents
 
 

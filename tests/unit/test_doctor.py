@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,11 @@ HOPPER = Target(9, 0, "a")
 
 
 def make_manifest(
-    cuda: str = "13.0", quantization: str = "12.0f", *, lowered: bool = False
+    cuda: str = "13.0",
+    quantization: str = "12.0f",
+    *,
+    lowered: bool = False,
+    minimum_driver: str = "",
 ) -> Manifest:
     compiled_for = tuple(map(Target.parse, quantization.split()))
     # One that is lowered has KV dequantization for Hopper as it is.
@@ -27,7 +32,10 @@ def make_manifest(
         version="0.1.0+lowered" if lowered else "0.1.0",
         preset="quick",
         plan_hash="ab" * 32,
-        versions=(("cuda", cuda), ("cuda_compiler", f"{cuda}.88"), ("flashinfer", "0.7.2")),
+        versions=(
+            *(("cuda", cuda), ("cuda_compiler", f"{cuda}.88"), ("flashinfer", "0.7.2")),
+            *([("minimum_driver", minimum_driver)] if minimum_driver else []),
+        ),
         lowering="0123456789abcdef" if lowered else "",
         modules=(
             Module(
@@ -124,30 +132,128 @@ def test_machines_that_fit(
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda", "minimum"), [("12.8", "13.0", "580"), ("11.8", "12.9", "525")]
+    ("supported", "driver", "cuda", "minimum", "remedy"),
+    [
+        # The driver's version is known, and what the wheel needs: the numbers decide.
+        ("12.8", "570.86.15", "13.0", "580", "update the driver to 580 or newer"),
+        ("12.4", "550.54.14", "12.9", "575", "update the driver to 575 or newer"),
+        ("13.0", "580.65.06", "13.5", "580.82.07", "update the driver to 580.82.07 or newer"),
+        # One of the two is not: CUDA's major versions decide.
+        ("12.8", None, "13.0", "580", "update the driver to 580 or newer"),
+        ("12.8", "570.86.15", "13.0", "", "update the driver to one for CUDA 13"),
+        ("12.8", None, "13.0", "", "update the driver to one for CUDA 13"),
+        # A wheel for the driver that there is helps where that driver knows every Blackwell.
+        (
+            *("12.9", "575.57.08", "13.0", "580"),
+            "update the driver to 580 or newer, or install the fp4aot wheel for CUDA 12",
+        ),
+        (
+            *("12.9", None, "13.0", ""),
+            "update the driver to one for CUDA 13, or install the fp4aot wheel for CUDA 12",
+        ),
+        ("11.8", "520.61.05", "12.9", "575", "update the driver to 575 or newer"),
+        ("11.8", None, "12.9", "", "update the driver to one for CUDA 12"),
+        # "9" comes after "13" as text.
+        ("9.2", None, "13.0", "", "update the driver to one for CUDA 13"),
+        ("9.2", "99.0", "13.0", "580", "update the driver to 580 or newer"),
+    ],
 )
-def test_a_driver_that_is_too_old(driver: str, cuda: str, minimum: str) -> None:
-    (problem,) = find_problems(make_manifest(cuda), driver, "13.0", ())
-    assert f"driver supports CUDA {driver}" in problem.what
+def test_a_driver_that_is_too_old(
+    supported: str, driver: str | None, cuda: str, minimum: str, remedy: str
+) -> None:
+    manifest = make_manifest(cuda, minimum_driver=minimum)
+    (problem,) = find_problems(manifest, supported, "13.0", (), driver_version=driver)
+    name = f"the NVIDIA driver {driver} supports" if driver else "the NVIDIA driver supports"
+    assert problem.what.startswith(f"{name} CUDA {supported} ")
     assert f"contains the CUDA {cuda} runtime" in problem.what
-    assert f"update the driver to {minimum} or newer" in problem.remedy
-    assert f"install the fp4aot wheel for CUDA {driver.partition('.')[0]}" in problem.remedy
+    assert problem.remedy == remedy
 
 
-def test_a_driver_is_compared_by_number() -> None:
-    # "9" comes after "13" as text.
-    (problem,) = find_problems(MANIFEST, "9.2", "13.0", ())
-    assert "CUDA 9.2" in problem.what
-    assert find_problems(make_manifest("9.0"), "13.0", "13.0", ()) == []
+@pytest.mark.parametrize(
+    ("supported", "driver", "cuda", "minimum"),
+    [
+        ("13.0", "580.65.06", "13.0", "580"),
+        # Within a major version of CUDA an older driver will do.
+        ("13.0", "580.65.06", "13.5", "580"),
+        ("13.0", "580.00", "13.5", "580"),  # Jetson Thor
+        ("13.0", None, "13.5", "580"),
+        ("13.0", "580.65.06", "13.5", ""),
+        ("12.9", "575.57.08", "12.9", "575"),
+        # A newer major version runs what is older.
+        ("13.5", "610.43.02", "12.9", "575"),
+        ("13.0", None, "9.0", ""),
+        # A library that is newer than the kernel's part (cuda-compat) knows the wheel's CUDA.
+        ("13.0", "570.133.20", "13.0", "580"),
+        # No CUDA, so nothing for the wheel to run on: the CPU reference it is.
+        (None, "550.54.14", "13.0", "580"),
+        (None, None, "13.0", "580"),
+    ],
+)
+def test_a_driver_that_is_new_enough(
+    supported: str | None, driver: str | None, cuda: str, minimum: str
+) -> None:
+    manifest = make_manifest(cuda, minimum_driver=minimum)
+    assert find_problems(manifest, supported, "13.0", (), driver_version=driver) == []
 
 
-def test_minor_versions_of_the_driver_do_not_matter() -> None:
-    assert find_problems(make_manifest("13.5"), "13.0", "13.0", ()) == []
+def test_an_old_cuda_library_before_a_new_driver() -> None:
+    manifest = make_manifest("13.0", minimum_driver="580")
+    (problem,) = find_problems(manifest, "12.4", "13.0", (), driver_version="580.65.06")
+    assert "the NVIDIA driver 580.65.06 supports CUDA 12.4" in problem.what
+    assert "libcuda.so.1" in problem.remedy
+    assert "update" not in problem.remedy
 
 
-def test_an_unknown_cuda_has_a_remedy_too() -> None:
-    (problem,) = find_problems(make_manifest("15.0"), "13.0", "13.0", ())
-    assert "update the driver to a newer branch or newer" in problem.remedy
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC "
+            "2024\nGCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n",
+            "550.54.14",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build  "
+            "(dvs-builder@U22-I3-H04-01-5)\nGCC version:  gcc version 13.3.0\n",
+            "580.95.05",
+        ),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.00  Release", "580.00"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.76", "515.76"),
+        ("GCC version:  gcc version 12.3.0\n", None),
+        ("NVRM version: something else\nGCC version:  gcc version 12.3.0\n", None),
+        ("", None),
+        ("\xff\xfe", None),
+    ],
+)
+def test_the_kernel_tells_its_driver(text: str, version: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    path.write_text(text, encoding="latin-1")
+    assert _doctor.read_driver_version(path) == version
+
+
+def test_a_kernel_without_the_driver_tells_nothing(tmp_path: Path) -> None:
+    assert _doctor.read_driver_version(tmp_path / "absent") is None
+    assert _doctor.read_driver_version(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("supported", "driver", "line"),
+    [
+        ("13.0", "580.65.06", "580.65.06, CUDA 13.0"),
+        ("13.0", None, "CUDA 13.0"),
+        (
+            None,
+            "580.65.06",
+            "580.65.06 in the kernel, without its CUDA library (libcuda.so.1) here",
+        ),
+        (None, None, "none"),
+    ],
+)
+def test_the_driver_is_named(supported: str | None, driver: str | None, line: str) -> None:
+    found = replace(report(driver=supported), driver_version=driver)
+    assert f"  driver   {line}\n" in render(found)
+    data = found.to_json()
+    assert (data["driver_version"], data["driver_cuda"]) == (driver, supported)
 
 
 def test_cpu_torch_on_a_machine_with_a_driver() -> None:

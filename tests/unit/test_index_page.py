@@ -11,9 +11,8 @@ from test_index_wheel import DENSE, QUICK, Recipe
 
 from aot import catalog
 from aot.index import collect
-from aot.index.choices import GPUS, MINIMUM_DRIVER, Gpu, choices, family_operators, offer
+from aot.index.choices import GPUS, Gpu, choices, family_operators, offer
 from aot.index.page import PLACEHOLDER, page
-from fp4aot import _doctor
 
 ADDRESS = "https://example.org/fp4aot"
 HOPPER, RTX = Gpu("Hopper", (9, 0)), Gpu("RTX", (12, 0))
@@ -88,15 +87,15 @@ def test_capability_driver_processor_preset_and_what_runs(tmp_path: Path) -> Non
 
 
 def test_older_drivers_get_a_command_of_their_own(tmp_path: Path) -> None:
-    for cuda in ("12.9", "13.0", "13.5"):
-        Recipe(cuda=cuda).make(tmp_path / cuda)
+    for cuda, driver in (("12.9", "575.51.03"), ("13.0", "580"), ("13.5", "580")):
+        Recipe(cuda=cuda, minimum_driver=driver).make(tmp_path / cuda)
     table = written(tmp_path)
     (name,) = (name for name in table.rows if name.startswith("RTX"))
     assert [re.findall(r"cu\d+", command) for command in table.commands[name]] == [
         ["cu135"],
         ["cu129"],
     ]
-    assert "driver 525 or newer" in table.rows[name]
+    assert "driver 575.51.03 or newer" in table.rows[name]
     # The other wheel for the same driver is named below the first.
     assert "cu130" in table.rows[name]
     assert "#cu130" in table.addresses
@@ -214,6 +213,23 @@ def test_only_what_the_same_driver_runs_is_one_group(tmp_path: Path) -> None:
     ]
 
 
+def test_another_driver_is_another_group(tmp_path: Path) -> None:
+    for cuda, driver in (("13.5", "595"), ("13.4", "580"), ("13.0", "580"), ("12.9", "580")):
+        Recipe(cuda=cuda, minimum_driver=driver).make(tmp_path / cuda)
+    groups = offer(RTX, collect(tmp_path))
+    assert [[one.index.cuda for one in group] for group in groups] == [
+        ["13.5"],
+        ["13.4", "13.0"],
+        ["12.9"],
+    ]
+
+
+def test_a_wheel_that_names_no_driver(tmp_path: Path) -> None:
+    Recipe(minimum_driver="").make(tmp_path)
+    (choice,) = choices(RTX, collect(tmp_path)[0])
+    assert choice.driver == "for CUDA 13"
+
+
 def test_another_processor_is_another_group(tmp_path: Path) -> None:
     for cuda, machine in (("13.5", "x86_64"), ("13.0", "x86_64"), ("13.0", "aarch64")):
         Recipe(cuda=cuda, tag=f"py3-none-manylinux_2_28_{machine}").make(tmp_path / cuda)
@@ -225,10 +241,6 @@ def test_another_processor_is_another_group(tmp_path: Path) -> None:
 
 
 # Data that is written twice, or could be forgotten
-
-
-def test_drivers_are_those_of_doctor() -> None:
-    assert dict(MINIMUM_DRIVER) == _doctor.MINIMUM_DRIVER
 
 
 def test_every_architecture_of_the_fullest_preset_is_for_a_gpu_of_the_table() -> None:

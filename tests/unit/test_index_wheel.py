@@ -46,6 +46,7 @@ class Recipe:
     modules: dict[str, tuple[list[str], list[str]]] = field(default_factory=lambda: DENSE)
     tag: str = f"py3-none-manylinux_2_17_{MACHINE}"
     requires: str = "torch>=2.10"
+    minimum_driver: str = "580"
     seed: int = 1
     change_manifest: Callable[[dict[str, Any]], Any] = lambda manifest: None
     change_files: Callable[[dict[str, bytes]], Any] = lambda files: None
@@ -66,7 +67,10 @@ class Recipe:
             "version": self.version,
             "preset": self.preset,
             "plan_hash": hashlib.sha256(str(self).encode()).hexdigest(),
-            "versions": {"cuda": self.cuda, "flashinfer": "0.7.2", "torch_minimum": "2.10"},
+            "versions": {
+                **{"cuda": self.cuda, "flashinfer": "0.7.2", "torch_minimum": "2.10"},
+                **({"minimum_driver": self.minimum_driver} if self.minimum_driver else {}),
+            },
             "lowering": "",
             "modules": copy.deepcopy(modules),
             "library": {
@@ -206,6 +210,7 @@ BAD = {
         "manifest cannot be read .*12.0x",
     ),
     "CUDA that would be a path": (Recipe(cuda="../13"), r"says CUDA '\.\./13'"),
+    "driver that is no version": (Recipe(minimum_driver="R580"), r"says driver 'R580'; expected"),
     "another library": (
         Recipe(change_files=lambda files: files.update({"fp4aot/libfp4aot.so": b"other"})),
         "not the one of its manifest",

@@ -115,7 +115,7 @@ def test_the_error_says_why_each_place_was_rejected(
         find(wanted, tmp_path / "none", CUDA_HOME=str(root))
     message = str(caught.value)
     assert reason in message
-    assert "not installed" in message
+    assert "not installed" in message or "there are no packages of CUDA" in message
     assert "not on PATH" in message
 
 
@@ -131,6 +131,15 @@ def test_the_error_says_how_to_get_one(tmp_path: Path) -> None:
         find("13.0", tmp_path)
     with pytest.raises(ToolchainError, match="set CUDA_HOME to its folder"):
         find("12.9", tmp_path)
+
+
+def test_a_version_without_packages_is_listed_as_such(tmp_path: Path) -> None:
+    packages, home, _ = toolchain.candidates("12.9", tmp_path, {"PATH": path_of_system_tools()})
+    assert packages.rejection == "there are no packages of CUDA 12.9"
+    expected = "neither is set; set one to the folder of NVIDIA's CUDA 12.9 toolkit"
+    assert home.rejection == expected
+    packages, _, _ = toolchain.candidates("13.0", tmp_path, {"PATH": path_of_system_tools()})
+    assert packages.rejection == "not installed"
 
 
 @pytest.mark.parametrize("version", ["12.7", "11.8.0", "12.4"])
@@ -350,6 +359,44 @@ def test_a_lock_holds_what_its_source_asks_for(path: Path) -> None:
     for requirement in wanted:
         pinned = requirement if "==" in requirement else f"{requirement}=="
         assert re.search(rf"^{re.escape(pinned)}", locked, re.MULTILINE), requirement
+
+
+TOOLKIT_LOCKS = locks.available("cuda")
+
+
+def pins(path: Path) -> dict[str, tuple[Version, list[str]]]:
+    """The version and the hashes of each package in a lock."""
+    blocks = re.split(r"\n(?=\S)", path.read_text().strip())
+    found = {}
+    for block in blocks:
+        name, version = block.split()[0].split("==")
+        found[name] = (Version(version), re.findall(r"sha256:([0-9a-f]{64})", block))
+    return found
+
+
+@pytest.mark.parametrize("lock", TOOLKIT_LOCKS, ids=lambda lock: lock.path.name)
+def test_every_toolkit_has_the_same_packages_of_one_release(lock: locks.Lock) -> None:
+    pinned = pins(lock.path)
+    assert list(pinned) == list(pins(TOOLKIT_LOCKS[0].path))
+    versions = {name: version for name, (version, _) in pinned.items()}
+    # The parts of the compiler are of one build.
+    compiler = {versions[f"nvidia-{name}"] for name in ("cuda-nvcc", "cuda-crt", "nvvm")}
+    assert len(compiler) == 1
+    for name in ("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc"):
+        assert versions[name].release[:2] == lock.version.release, name
+    cccl = versions["nvidia-cuda-cccl"].release
+    # From 13.3 on CCCL counts 13.3.<minor version of CUDA>.
+    assert (cccl[0], cccl[2] if len(cccl) > 3 else cccl[1]) == lock.version.release
+    for name in ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"):
+        # Newer ones read older code, and there are none from before 13.2.
+        assert versions[name].release[:2] == max(lock.version, Version("13.2")).release, name
+
+
+@pytest.mark.parametrize("lock", TOOLKIT_LOCKS, ids=lambda lock: lock.path.name)
+def test_a_lock_of_a_toolkit_has_a_hash_for_each_processor(lock: locks.Lock) -> None:
+    for name, (_, hashes) in pins(lock.path).items():
+        # x86_64 and aarch64 on Linux, and Windows.
+        assert len(set(hashes)) >= 3, name
 
 
 def test_locks_are_sorted_and_matched_by_version_not_by_text(tmp_path: Path) -> None:

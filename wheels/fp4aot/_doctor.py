@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +14,10 @@ import fp4aot
 from fp4aot import _manifest, _registration
 from fp4aot.integrations import describe
 
-# The oldest driver of the R5xx branch that runs CUDA applications of a major version; NVIDIA's
-# "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
-MINIMUM_DRIVER = {12: "525", 13: "580"}
+# The kernel's part of the driver tells its version here, on Linux other than WSL.
+KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
+# "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
+_NVRM = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Report:
         Operators for which this wheel holds no kernel at all.
     integrations
         What uses the operators without being told to.
+    driver_version
+        Version of the NVIDIA driver in the kernel, or None where the kernel does not tell.
     """
 
     manifest: _manifest.Manifest
@@ -77,6 +82,7 @@ class Report:
     problems: tuple[Problem, ...]
     absent: tuple[str, ...] = ()
     integrations: describe.Integrations | None = None
+    driver_version: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -119,6 +125,7 @@ class Report:
             "python": self.python,
             "torch": self.torch_version,
             "torch_cuda": self.torch_cuda,
+            "driver_version": self.driver_version,
             "driver_cuda": self.driver_cuda,
             "devices": [asdict(device) for device in self.devices],
             "problems": [asdict(problem) for problem in self.problems],
@@ -129,7 +136,8 @@ class Report:
 def examine() -> Report:
     """Look at the wheel and the machine. Initialises CUDA where there is a GPU."""
     manifest = fp4aot._MANIFEST
-    driver = _version_text(torch.ops.fp4aot._cuda_driver_version())
+    driver_cuda = _version_text(torch.ops.fp4aot._cuda_driver_version())
+    driver_version = read_driver_version()
     devices = tuple(
         describe_device(
             manifest,
@@ -145,12 +153,27 @@ def examine() -> Report:
         python=platform.python_version(),
         torch_version=torch.__version__,
         torch_cuda=torch.version.cuda,
-        driver_cuda=driver,
+        driver_cuda=driver_cuda,
         devices=devices,
-        problems=tuple(find_problems(manifest, driver, torch.version.cuda, devices, absent)),
+        problems=tuple(
+            find_problems(
+                *(manifest, driver_cuda, torch.version.cuda, devices, absent), driver_version
+            )
+        ),
         absent=absent,
         integrations=describe.describe(),
+        driver_version=driver_version,
     )
+
+
+def read_driver_version(path: Path = KERNEL_DRIVER) -> str | None:
+    """Return the version of the NVIDIA driver in the kernel, or None where it does not tell."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _NVRM.search(text)
+    return found[1] if found else None
 
 
 def describe_device(
@@ -191,6 +214,7 @@ def find_problems(
     torch_cuda: str | None,
     devices: tuple[Device, ...],
     absent: tuple[str, ...] = (),
+    driver_version: str | None = None,
 ) -> list[Problem]:
     """Compare the wheel with a machine; a pure function of its arguments."""
     problems = []
@@ -201,16 +225,8 @@ def find_problems(
                 "install a fp4aot wheel of the preset 'dense'",
             )
         )
-    major = int(manifest.cuda_version.split(".")[0])
-    if driver_cuda is not None and int(driver_cuda.split(".")[0]) < major:
-        problems.append(
-            Problem(
-                f"the NVIDIA driver supports CUDA {driver_cuda} and this wheel contains the CUDA "
-                f"{manifest.cuda_version} runtime",
-                f"update the driver to {MINIMUM_DRIVER.get(major, 'a newer branch')} or newer, or "
-                f"install the fp4aot wheel for CUDA {driver_cuda.split('.')[0]}",
-            )
-        )
+    if driver_cuda is not None:
+        problems += _driver_problems(manifest, driver_cuda, driver_version)
     if driver_cuda is not None and torch_cuda is None:
         problems.append(
             Problem(
@@ -244,6 +260,44 @@ def find_problems(
     return problems
 
 
+def _driver_problems(
+    manifest: _manifest.Manifest, driver_cuda: str, driver_version: str | None
+) -> list[Problem]:
+    """Tell whether the driver is too old; within a major version of CUDA an older one may do."""
+    wanted, supported = _numbers(manifest.cuda_version), _numbers(driver_cuda)
+    # A wheel that was built before manifests had it names none.
+    minimum = dict(manifest.versions).get("minimum_driver")
+    new_enough = (
+        _numbers(driver_version) >= _numbers(minimum) if minimum and driver_version else None
+    )
+    if supported >= wanted or (supported[0] == wanted[0] and new_enough is not False):
+        return []
+    if new_enough:
+        remedy = (
+            "the driver in the kernel is new enough and its CUDA library is not: take the older "
+            "libcuda.so.1 (a container's cuda-compat, say) out of the library path"
+        )
+    else:
+        remedy = "update the driver to " + (
+            f"{minimum} or newer" if minimum else f"one for CUDA {wanted[0]}"
+        )
+        # A driver for CUDA 12.9 is the first that knows every Blackwell.
+        if supported >= (12, 9) and supported[0] < wanted[0]:
+            remedy += f", or install the fp4aot wheel for CUDA {supported[0]}"
+    name = f"the NVIDIA driver {driver_version}" if driver_version else "the NVIDIA driver"
+    return [
+        Problem(
+            f"{name} supports CUDA {driver_cuda} and this wheel contains the CUDA "
+            f"{manifest.cuda_version} runtime",
+            remedy,
+        )
+    ]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
 def _remedy(capability: tuple[int, int]) -> str:
     if capability < (10, 0):
         return (
@@ -256,6 +310,16 @@ def _remedy(capability: tuple[int, int]) -> str:
 def _version_text(version: int) -> str | None:
     """Write CUDA's integer (13000) as a version; None for 0, which means no driver."""
     return f"{version // 1000}.{version % 1000 // 10}" if version else None
+
+
+def _driver_text(report: Report) -> str:
+    if report.driver_cuda is None:
+        return (
+            f"{report.driver_version} in the kernel, without its CUDA library (libcuda.so.1) here"
+            if report.driver_version
+            else "none"
+        )
+    return ", ".join(filter(None, [report.driver_version, f"CUDA {report.driver_cuda}"]))
 
 
 def render(report: Report) -> str:
@@ -284,7 +348,7 @@ def render(report: Report) -> str:
         f"  Python   {report.python}",
         f"  PyTorch  {report.torch_version} "
         + (f"(CUDA {report.torch_cuda})" if report.torch_cuda else "(CPU build)"),
-        f"  driver   {'CUDA ' + report.driver_cuda if report.driver_cuda else 'none'}",
+        f"  driver   {_driver_text(report)}",
     ]
     for device in report.devices:
         lines.append(
