@@ -1,7 +1,8 @@
 """Compile and link a wheel.
 
-scikit-build-core, CMake and ninja do the building, exactly as `pip wheel .` does; this adds
-progress, a log, and the part of that log that matters when it fails.
+The compilers are run by our own scheduler (`aot.compile`). scikit-build-core, CMake and ninja do
+the rest exactly as `pip wheel .` does, where the same scheduler is one step; this adds a log, and
+the part of that log that matters when it fails.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from rich.console import Console
 
-from aot import costs, measure, memory, pipeline, progress
+from aot import costs, files, pipeline, progress
+from aot.build_report import write_report
+from aot.compile.admission import Limits
+from aot.compile.events import Listener
+from aot.compile.job import Job
+from aot.compile.record import BuildRecord
+from aot.compile.scheduler import Outcome
 from aot.costs import UnitCost
 from aot.errors import BuildError
 from aot.pipeline import Prepared
@@ -30,6 +38,22 @@ _SHOWN_LINES = 40
 
 @dataclass(frozen=True)
 class Compiled:
+    """What compiling left.
+
+    Parameters
+    ----------
+    record
+        What was done, job by job.
+    units
+        What each translation unit of FlashInfer's modules has cost.
+    """
+
+    record: BuildRecord
+    units: tuple[UnitCost, ...]
+
+
+@dataclass(frozen=True)
+class Built:
     """What the build backend left.
 
     Parameters
@@ -38,26 +62,91 @@ class Compiled:
         The wheel, with the plain platform tag of this machine.
     seconds
         Wall time of compiling and linking.
-    cache_hits, cache_misses
-        Of the object cache in this build; None without a cache.
-    units
-        What each translation unit has cost.
+    compiled
+        What the compilers did.
     """
 
     wheel: Path
     seconds: float
-    cache_hits: int | None
-    cache_misses: int | None
-    units: tuple[UnitCost, ...] = ()
+    compiled: Compiled
 
 
-def compile_wheel(
-    prepared: Prepared, out: Path, console: Console, memory_megabytes: int | None = None
+def compile_objects(
+    prepared: Prepared,
+    limits: Limits,
+    listen: Listener,
+    wanted: Callable[[Job], bool] = lambda _: True,
 ) -> Compiled:
-    """Run the build backend and return the wheel as it wrote it.
+    """Make the objects that are missing.
 
-    Objects that are finished stay in the build folder and in the cache: after an interruption only
-    what was running is compiled again.
+    Finished objects stay in the build folder and in the cache: after an interruption only what was
+    running is compiled again.
+
+    Parameters
+    ----------
+    prepared
+        What `aot.pipeline.prepare` returned.
+    limits
+        Compilers at once, and their memory.
+    listen
+        Is told what happens.
+    wanted
+        Which jobs; by default all.
+
+    Raises
+    ------
+    BuildError
+        With the reason when one fails.
+    """
+    every = pipeline.write(prepared, prepared.folders.generated)
+    jobs = tuple(job for job in every if wanted(job))
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    before = _cache_counts(prepared)
+    outcomes: list[Outcome] = []
+    try:
+        pipeline.job_list(prepared, jobs).run(limits, listen, outcomes.append)
+    finally:
+        # Also of a build that failed.
+        if outcomes:
+            record = _record(prepared, limits, started, outcomes[0], before)
+            files.write_json(prepared.folders.record, record.to_json())
+            write_report(record, prepared.folders.report)
+    known = costs.read_costs(prepared.folders.costs)
+    return Compiled(record, costs.unit_costs(jobs, record.jobs, known))
+
+
+def _record(
+    prepared: Prepared,
+    limits: Limits,
+    started: str,
+    outcome: Outcome,
+    before: tuple[int, int] | None,
+) -> BuildRecord:
+    plan = prepared.plan
+    record = BuildRecord(
+        preset=plan.preset,
+        plan_hash=plan.hash,
+        versions={
+            "CUDA compiler": plan.versions.cuda_compiler,
+            "FlashInfer": plan.versions.flashinfer,
+            "C++ compiler": str(prepared.host_compiler.version),
+        },
+        machine=plan.machine,
+        started=started,
+        seconds=round(outcome.seconds, 1),
+        workers=limits.workers,
+        limit_megabytes=limits.megabytes,
+        jobs=outcome.jobs,
+        samples=outcome.samples,
+    )
+    after = _cache_counts(prepared)
+    if before is None or after is None:
+        return record
+    return replace(record, cache_hits=after[0] - before[0], cache_misses=after[1] - before[1])
+
+
+def link_wheel(prepared: Prepared, out: Path, limits: Limits, console: Console) -> Path:
+    """Run the build backend, whose compiling is done, and return the wheel as it wrote it.
 
     Parameters
     ----------
@@ -65,91 +154,69 @@ def compile_wheel(
         What `aot.pipeline.prepare` returned.
     out
         Empty folder for the wheel.
+    limits
+        As they were for compiling.
     console
         Shows the progress.
-    memory_megabytes
-        Limit for all compilers together; by default what is free now.
 
     Raises
     ------
     BuildError
         With the end of the log when something failed.
     """
-    # Decided once: what CMake plans with is what the jobs and the estimate are for.
-    limit = memory_megabytes or memory.available_megabytes()
-    schedule = memory.make_schedule(prepared.plan.units, limit)
     log = prepared.folders.root / "build.log"
-    start = time.monotonic()
-    before = _cache_counts(prepared)
-    estimate = progress.Estimate(_seconds(prepared), schedule.jobs)
-    watch = measure.Watch(prepared.plan, prepared.roots)
-    steps: set[str] = set()
-    variables = pipeline.version_variables(prepared.plan)
-    backend = _lines(_command(prepared, out, limit), log, schedule.jobs, variables)
-    lines = _noting(backend, steps)
-    try:
-        with measure.watching(watch):
-            progress.follow(lines, estimate, console)
-    finally:
-        # Also of a build that failed: what it has finished is not compiled again.
-        units = _unit_costs(prepared, watch, steps)
-        costs.record_costs(prepared.folders.costs, prepared.plan, units)
+    environ = backend_environment(prepared)
+    progress.follow(_lines(_command(prepared, out, limits), log, environ), console)
     wheels = list(out.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
-    seconds = time.monotonic() - start
-    hits, misses = _cache_difference(before, _cache_counts(prepared))
-    return Compiled(wheels[0], seconds, hits, misses, units)
+    return wheels[0]
 
 
-def _noting(lines: Iterable[str], steps: set[str]) -> Iterator[str]:
-    """Note which units ninja has made."""
-    for line in lines:
-        step = progress.parse_line(line)
-        if step is not None and step.text.startswith("compile "):
-            steps.add(step.text.removeprefix("compile "))
-        yield line
+def build(
+    prepared: Prepared, out: Path, limits: Limits, console: Console, listen: Listener
+) -> Built:
+    """Compile what is missing, and link a wheel; see `compile_objects` and `link_wheel`."""
+    start = time.monotonic()
+    compiled = compile_objects(prepared, limits, listen)
+    wheel = link_wheel(prepared, out, limits, console)
+    return Built(wheel, time.monotonic() - start, compiled)
 
 
-def _unit_costs(prepared: Prepared, watch: measure.Watch, steps: set[str]) -> tuple[UnitCost, ...]:
-    return costs.unit_costs(
-        prepared.plan,
-        steps=steps,
-        seconds=costs.ninja_seconds(prepared.folders.root / "wheel" / ".ninja_log"),
-        peaks=watch.peaks,
-        compiled=watch.compiled if pipeline.object_cache_program() else None,
-        known=costs.read_costs(prepared.folders.costs),
-    )
-
-
-def _command(prepared: Prepared, out: Path, memory_megabytes: int | None) -> list[str]:
+def _command(prepared: Prepared, out: Path, limits: Limits) -> list[str]:
+    plan = prepared.plan
     defines = {
-        "FP4AOT_PRESET": prepared.plan.preset,
-        "FP4AOT_CUDA": prepared.plan.versions.cuda,
-        "FP4AOT_FLASHINFER": prepared.plan.versions.flashinfer,
-        "FP4AOT_MEMORY_LIMIT": str(memory_megabytes or ""),
+        "FP4AOT_PRESET": plan.preset,
+        "FP4AOT_CUDA": plan.versions.cuda,
+        "FP4AOT_FLASHINFER": plan.versions.flashinfer,
+        "FP4AOT_ARCHITECTURES": ",".join(map(str, prepared.plan.architectures)),
+        "FP4AOT_PLATFORM": plan.machine,
+        "FP4AOT_MEMORY_LIMIT": str(limits.megabytes),
         "FP4AOT_BUILD_ROOT": str(prepared.folders.root),
     }
     settings = [f"--config-settings=cmake.define.{key}={value}" for key, value in defines.items()]
     return [
         *(sys.executable, "-m", "pip", "wheel", str(pipeline.SOURCE_ROOT)),
         *("--no-deps", "--no-build-isolation", "--no-input", "--verbose"),
-        *(f"--config-settings=build-dir={prepared.folders.root / 'wheel'}", *settings),
+        *(f"--config-settings=build-dir={prepared.folders.wheel}", *settings),
         *("--wheel-dir", str(out)),
     ]
 
 
-def _lines(command: list[str], log: Path, jobs: int, variables: dict[str, str]) -> Iterator[str]:
+def backend_environment(prepared: Prepared) -> dict[str, str]:
+    """Environment of the build backend: the version's label, and nothing that differs by run."""
+    return {
+        **os.environ,
+        **pipeline.version_variables(prepared.plan),
+        # The time of an archive's entries, and of the bill of materials.
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", pipeline.SOURCE_DATE_EPOCH),
+        "NINJA_STATUS": progress.NINJA_STATUS,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _lines(command: list[str], log: Path, environ: dict[str, str]) -> Iterator[str]:
     """Run the backend, copy its output into the log, and yield it line by line."""
-    environ = (
-        os.environ
-        | variables
-        | {
-            "NINJA_STATUS": progress.NINJA_STATUS,
-            "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-            "PYTHONUNBUFFERED": "1",
-        }
-    )
     tail: deque[str] = deque(maxlen=2000)
     with (
         log.open("w") as stream,
@@ -176,11 +243,7 @@ def _lines(command: list[str], log: Path, jobs: int, variables: dict[str, str]) 
 
 
 def relevant(lines: list[str]) -> str:
-    """Return what a failed build says of its cause.
-
-    Compilers print hundreds of warnings about FlashInfer's sources, and the front end repeats at
-    the end that it failed: neither is shown.
-    """
+    """Return what a failed build says of its cause: the front end repeats only that it failed."""
     for index, line in enumerate(lines):
         if "FAILED:" in line:
             step = lines[index:]
@@ -192,22 +255,6 @@ def relevant(lines: list[str]) -> str:
             # What CMake ran has given its reason before.
             return "".join(lines[max(0, index - 20) : index + 20])
     return "".join(lines[-_SHOWN_LINES:])
-
-
-def _seconds(prepared: Prepared) -> dict[str, int]:
-    """Estimates by the names that ninja prints: FlashInfer's units, and our own sources."""
-    units = {
-        f"{module.name}/{unit.name}": unit.seconds
-        for module in prepared.plan.modules
-        for unit in module.units
-    }
-    runtime = {f"tvm_ffi/{Path(s).stem}": 3 for s in prepared.plan.tvm_ffi_sources}
-    operators = {
-        f"operators/{path.stem}": 5
-        for path in pipeline.SOURCE_ROOT.glob("wheels/fp4aot/csrc/*.cpp")
-    }
-    operators["operators/kernel_entries"] = 5
-    return units | runtime | operators
 
 
 def _cache_counts(prepared: Prepared) -> tuple[int, int] | None:
@@ -225,14 +272,6 @@ def _cache_counts(prepared: Prepared) -> tuple[int, int] | None:
     return sum(stats["cache_hits"]["counts"].values()), sum(
         stats["cache_misses"]["counts"].values()
     )
-
-
-def _cache_difference(
-    before: tuple[int, int] | None, after: tuple[int, int] | None
-) -> tuple[int | None, int | None]:
-    if before is None or after is None:
-        return None, None
-    return after[0] - before[0], after[1] - before[1]
 
 
 def stop_object_cache(prepared: Prepared) -> None:

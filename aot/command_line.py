@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
-from aot.errors import AotError
+from aot.errors import AotError, DiskFullError
 
 _LOG_WIDTH = 120
 
@@ -35,6 +37,13 @@ BuildRoot = Annotated[Path, typer.Option(help="Folder for everything that is wri
 MemoryLimit = Annotated[
     str, typer.Option(help="Megabytes for all compilers together; empty for what is free.")
 ]
+Architectures = Annotated[
+    str, typer.Option(help="Only these of the preset's targets, such as 10.0a,12.0f.")
+]
+Platform = Annotated[
+    str, typer.Option(help="x86_64 or aarch64: what the wheel runs on; empty for this machine.")
+]
+Jobs = Annotated[int, typer.Option(min=0, help="Compilers at once; 0 for the cores there are.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -47,6 +56,16 @@ def megabytes(text: str) -> int | None:
     return int(text)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Split a list at its commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def print_json(data: Any) -> None:
+    """Print data for a machine that a person can read too."""
+    print(json.dumps(data, indent=2, default=str))
+
+
 def report_step(text: str) -> None:
     """Say what is going on."""
     ERR.print(f"[dim]{text}[/dim]", highlight=False)
@@ -57,6 +76,19 @@ def run(app: typer.Typer) -> None:
     try:
         app()
     except AotError as error:
-        ERR.print(f"[bold red]{type(error).__name__}[/bold red]: ", end="")
-        ERR.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        _fail(error)
+    except OSError as cause:
+        if cause.errno != errno.ENOSPC:
+            raise
+        _fail(
+            DiskFullError(
+                f"no space is left on the disk for {cause.filename or 'a file'}; free some and "
+                "start again: what is finished is kept"
+            )
+        )
+
+
+def _fail(error: AotError) -> NoReturn:
+    ERR.print(f"[bold red]{type(error).__name__}[/bold red]: ", end="")
+    ERR.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    sys.exit(error.exit_code)

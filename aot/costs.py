@@ -1,24 +1,25 @@
-"""What each translation unit has cost: measured in a build, kept beside the object cache.
+"""What each compiler run has cost: measured in a build, kept in the build folder.
 
-A build from the cache compiles nothing. What its units cost when they were compiled is looked up by
-a hash over what they were compiled from, so that its report can still say it.
+It corrects the estimates of the next build, and lets the report of a build from the cache say what
+its units cost when they were compiled.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from aot import files
-from aot.plan import BuildPlan, Unit
+from aot.compile.job import Job
+from aot.compile.record import JobRecord, Origin
 
-Origin = Literal["compiled", "cache", "kept"]
-
-_NINJA_FIELDS: Final = 5  # start and end in milliseconds, time stamp, output, hash of the command
+_MARGIN: Final = 1.1
+"""A peak is looked for ten times a second, and differs a little from run to run."""
+_SMALLEST_MEGABYTES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,36 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """One compiler run that was measured.
+
+    Parameters
+    ----------
+    name
+        Of the job.
+    cost
+        What it took.
+    """
+
+    name: str
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a job is admitted with.
+
+    Parameters
+    ----------
+    megabytes, seconds
+        Peak memory, and wall time.
+    """
+
+    megabytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class UnitCost:
     """One unit of a build.
 
@@ -46,8 +77,7 @@ class UnitCost:
     module, unit
         Its names.
     origin
-        ``"compiled"`` in this build, taken from the object ``"cache"``, or ``"kept"`` in the build
-        folder from an earlier build.
+        Where its object is from; None for one that was not made.
     seconds
         Wall time in this build.
     cost
@@ -56,103 +86,91 @@ class UnitCost:
 
     module: str
     unit: str
-    origin: Origin
+    origin: Origin | None
     seconds: float
     cost: Cost | None
 
 
-def unit_key(unit: Unit, compiler: str) -> str:
-    """Identify what is compiled, on any machine: source, flags, and version of the compiler."""
-    text = json.dumps([compiler, unit.source, unit.sha256, unit.flags])
-    return hashlib.sha256(text.encode()).hexdigest()
+def read_costs(path: Path) -> dict[str, Measured]:
+    """Read what earlier builds have measured, by key of the job.
 
-
-def read_costs(path: Path) -> dict[str, Cost]:
-    """Read what earlier builds have measured, by `unit_key`.
-
-    It is a record for reports, and nothing is built from it: a damaged file counts as none.
+    It is a record for estimates and reports: a damaged file counts as none.
     """
-    return {key: Cost(float(one["seconds"]), one["megabytes"]) for key, one in _read(path).items()}
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        data: dict[str, dict[str, Any]] = json.loads(path.read_text())
-        usable = all({"unit", "seconds", "megabytes"} <= one.keys() for one in data.values())
-    except (OSError, ValueError, AttributeError):
+        data = json.loads(path.read_text())
+        return {
+            key: Measured(one["name"], Cost(float(one["seconds"]), _integer(one["megabytes"])))
+            for key, one in data.items()
+        }
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}
-    return data if usable else {}
 
 
-def record_costs(path: Path, plan: BuildPlan, units: Iterable[UnitCost]) -> None:
-    """Add what a build has measured to the file, with the names of the units for a reader."""
-    costs = {f"{one.module}/{one.unit}": one.cost for one in units}
-    known = _read(path)
-    for module in plan.modules:
-        for unit in module.units:
-            name = f"{module.name}/{unit.name}"
-            cost = costs.get(name)
-            if cost is not None:
-                known[unit_key(unit, plan.compiler)] = {"unit": name, **vars(cost)}
-    if known:
-        files.write_json(path, known)
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
-def ninja_seconds(log: Path) -> dict[str, float]:
-    """Read how long each output took when ninja last made it, by its path as ninja has it."""
-    seconds = {}
-    try:
-        text = log.read_text(errors="replace")
-    except OSError:
-        return {}
-    for line in text.splitlines():
-        fields = line.split("\t")
-        if len(fields) == _NINJA_FIELDS and fields[0].isdecimal() and fields[1].isdecimal():
-            seconds[fields[3]] = (int(fields[1]) - int(fields[0])) / 1000
-    return seconds
+def record_costs(
+    path: Path, known: Mapping[str, Measured], jobs: Iterable[Job], records: Iterable[JobRecord]
+) -> dict[str, Measured]:
+    """Add what a build has compiled to the file, and return all that is known then."""
+    result = dict(known)
+    for job, record in zip(jobs, records, strict=True):
+        if record.origin == "compiled" and record.seconds is not None:
+            result.pop(job.key, None)  # the latest is the last
+            cost = Cost(round(record.seconds, 1), record.peak_megabytes)
+            result[job.key] = Measured(job.name, cost)
+    if result:
+        data = {key: {"name": one.name, **asdict(one.cost)} for key, one in result.items()}
+        # In the order of measuring: `expect` takes the last of a name.
+        files.write_text(path, json.dumps(data, indent=1) + "\n")
+    return result
 
 
-def unit_costs(
-    plan: BuildPlan,
-    *,
-    steps: set[str],
-    seconds: Mapping[str, float],
-    peaks: Mapping[str, int],
-    compiled: Collection[str] | None,
-    known: Mapping[str, Cost],
-) -> tuple[UnitCost, ...]:
-    """Put together what a build has cost.
+def expect(
+    known: Mapping[str, Measured], key: str, name: str, estimate: tuple[int, int]
+) -> Expected:
+    """Say what a job will take.
 
     Parameters
     ----------
-    plan
-        What was built.
-    steps
-        The units that ninja made in this build, as ``module/unit``.
-    seconds
-        How long ninja took for each output, as `ninja_seconds` returns them.
-    peaks
-        Peak memory of the units that programs were seen to work on.
-    compiled
-        The units whose compiler was seen at work; None where there is no object cache: there,
-        whatever ninja made was compiled.
     known
-        What earlier builds have measured.
+        What was measured.
+    key, name
+        Of the job. A job of the same name whose source or compiler has changed is a better guess
+        than an estimate.
+    estimate
+        Megabytes and seconds, from `aot.estimates`.
     """
-    result = []
-    for module in plan.modules:
-        for unit in module.units:
-            name = f"{module.name}/{unit.name}"
-            took = seconds.get(f"units/{name}.o") if name in steps else None
-            if name not in steps:
-                origin: Origin = "kept"
-            elif compiled is None or name in compiled:
-                origin = "compiled"
-            else:
-                origin = "cache"
-            cost = known.get(unit_key(unit, plan.compiler))
-            if origin == "compiled":
-                # Ninja logs no time for one that failed.
-                cost = None if took is None else Cost(took, peaks.get(name))
-            result.append(UnitCost(module.name, unit.name, origin, took or 0.0, cost))
-    return tuple(result)
+    found = known.get(key)
+    if found is None:
+        found = next((one for one in reversed([*known.values()]) if one.name == name), None)
+    megabytes, seconds = estimate
+    if found is None:
+        return Expected(megabytes, seconds)
+    peak = found.cost.megabytes
+    if peak is not None:
+        megabytes = max(_SMALLEST_MEGABYTES, math.ceil(peak * _MARGIN))
+    return Expected(megabytes, found.cost.seconds)
+
+
+def unit_costs(
+    jobs: Iterable[Job], records: Iterable[JobRecord], known: Mapping[str, Measured]
+) -> tuple[UnitCost, ...]:
+    """Put together what the units of FlashInfer's modules have cost.
+
+    Parameters
+    ----------
+    jobs, records
+        Of the build.
+    known
+        What has been measured, in this build too.
+    """
+    return tuple(
+        UnitCost(
+            *(job.module, job.unit, record.origin, round(record.seconds or 0.0, 1)),
+            known[job.key].cost if job.key in known else None,
+        )
+        for job, record in zip(jobs, records, strict=True)
+        if job.group == "unit"
+    )

@@ -42,3 +42,21 @@ class AuditError(AotError):
     """A built wheel holds something other than what its plan says."""
 
     exit_code: ClassVar[int] = 7
+
+
+class OutOfMemoryError(BuildError):
+    """A compiler ran out of memory or was killed, and again when it was run alone."""
+
+    exit_code: ClassVar[int] = 8
+
+
+class DiskFullError(BuildError):
+    """No space is left where something has to be written."""
+
+    exit_code: ClassVar[int] = 9
+
+
+class ShardError(AotError):
+    """A shard that is missing, damaged, of another plan, or made by another compiler."""
+
+    exit_code: ClassVar[int] = 10

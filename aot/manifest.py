@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import BuildError
+from aot.matrix import read_matrix
 from aot.plan import BuildPlan, Roots
 from aot.process import run
 
@@ -132,12 +133,19 @@ def make_manifest(plan: BuildPlan, library: Path, version: str) -> dict[str, Any
         The finished library.
     version
         Version of the wheel.
+
+    Raises
+    ------
+    MatrixError
+        When the release matrix, which says what driver is needed, cannot be read.
     """
+    minimum_driver = read_matrix().minimum_driver(plan.versions.cuda)
     return {
         "version": version,
         "preset": plan.preset,
         "plan_hash": plan.hash,
         "lowering": plan.lowering,
+        "machine": plan.machine,
         "versions": {
             "flashinfer": plan.versions.flashinfer,
             "tvm_ffi": plan.versions.tvm_ffi,
@@ -145,6 +153,8 @@ def make_manifest(plan: BuildPlan, library: Path, version: str) -> dict[str, Any
             "cuda_compiler": plan.versions.cuda_compiler,
             "torch_minimum": plan.versions.torch_target,
             "torch_headers": plan.versions.torch_headers,
+            # Of a CUDA version that is not released, nobody has said which one.
+            **({"minimum_driver": minimum_driver} if minimum_driver else {}),
         },
         "modules": [
             {

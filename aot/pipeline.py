@@ -6,23 +6,38 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from aot import catalog, environment, files, memory, specs, toolchain
+from packaging.version import Version
+
+from aot import catalog, costs, environment, files, specs, toolchain
 from aot.codegen.cmake import cmake_variables
 from aot.codegen.kernel_table import kernel_table
 from aot.codegen.schema_probe import schema_probe
+from aot.compile.job import Job
+from aot.compile.job_list import JobList
+from aot.compile.jobs import make_jobs
+from aot.compile.keys import make_key_maker
+from aot.compile.store import ObjectStore
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
 from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.lowering import LOWERED_VERSION
 from aot.lowering.toolkit import make_toolkit
-from aot.plan import BuildPlan, Roots, make_plan, preset_named
+from aot.manifest import compilers_of
+from aot.plan import BuildPlan, Roots, make_plan, narrowed, preset_named
 from aot.toolchain import Toolkit
 
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
+# sccache before 0.18 runs nvcc's steps as `nvcc --dryrun` lists them, and misreads the list of CUDA
+# 13.3 and newer: "fatbinary fatal: Could not open input file". The object store works all the same.
+_FIRST_WITHOUT_CACHE: Final = Version("13.3")
+SOURCE_DATE_EPOCH: Final = "1767225600"
+"""Time stamp of everything in a wheel, unless the environment has another: 2026-01-01. So a wheel
+that is built again has the same bytes."""
 _UNIX_SOCKET_LIMIT = 100  # sun_path holds 108 bytes
 # A server that is compiling and gets no new request counts as idle, and takes its compilers along:
 # longer than any unit. A build stops its server when it ends.
@@ -65,9 +80,44 @@ class Folders:
         return self.root / "cache"
 
     @property
+    def objects(self) -> Path:
+        """Finished objects, by what they are made from."""
+        return self.root / "objects"
+
+    @property
+    def scratch(self) -> Path:
+        """Objects that are being made."""
+        return self.root / "compiling"
+
+    @property
+    def logs(self) -> Path:
+        """What the compilers printed."""
+        return self.root / "logs"
+
+    @property
+    def wheel(self) -> Path:
+        """The build backend's folder."""
+        return self.root / "wheel"
+
+    @property
+    def generated(self) -> Path:
+        """What is made from the plan."""
+        return self.wheel / "plan"
+
+    @property
     def costs(self) -> Path:
-        """What compiling them took."""
+        """What compiling took."""
         return self.root / "costs.json"
+
+    @property
+    def record(self) -> Path:
+        """What the last build did, job by job."""
+        return self.root / "record.json"
+
+    @property
+    def report(self) -> Path:
+        """The same as a page."""
+        return self.root / "report.html"
 
 
 @dataclass(frozen=True)
@@ -101,6 +151,8 @@ def prepare(
     *,
     cuda: str | None = None,
     flashinfer: str | None = None,
+    architectures: Sequence[str] = (),
+    machine: str | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Prepared:
     """Find or install what a build needs, and plan it.
@@ -113,6 +165,10 @@ def prepare(
         Folder for everything that is written.
     cuda, flashinfer
         Versions; by default the catalogue's.
+    architectures
+        Only these of the preset's targets; by default all.
+    machine
+        What the wheel runs on, ``"x86_64"`` or ``"aarch64"``; by default this machine.
     report
         Is told what is going on, a line a step.
 
@@ -121,14 +177,14 @@ def prepare(
     AotError
         Naming the step that failed and what to do.
     """
-    chosen = preset_named(preset)
+    chosen = narrowed(preset_named(preset), architectures)
     folders = Folders(build_root.resolve())
     if any(character.isspace() for character in str(folders.root)):
         raise PlanError(
             f"the build folder is '{folders.root}'; FlashInfer separates its flags by blanks, so "
             "its path must have none: move the checkout, or pass another --build-root"
         )
-    compiler = find_host_compiler()
+    compiler = find_host_compiler(machine)
     report(f"CUDA {cuda or catalog.DEFAULT_CUDA}: finding or installing the toolkit")
     toolkit = toolchain.find_or_install(cuda or catalog.DEFAULT_CUDA, folders.toolchain)
     report(f"FlashInfer {flashinfer or catalog.DEFAULT_FLASHINFER}: preparing its environment")
@@ -137,7 +193,9 @@ def prepare(
     )
     report("reading FlashInfer's specifications")
     specifications = specs.read(chosen.modules, flashinfer_environment, toolkit, folders.workspace)
-    plan, roots = make_plan(chosen, specifications, flashinfer_environment, toolkit)
+    plan, roots = make_plan(
+        chosen, specifications, flashinfer_environment, toolkit, compiler.machine
+    )
     nvcc = toolkit.nvcc
     if chosen.lowered:
         report("making a toolkit that lowers to Hopper: what it builds is for tests alone")
@@ -147,35 +205,74 @@ def prepare(
     return Prepared(plan, roots, toolkit, nvcc, flashinfer_environment, compiler, folders)
 
 
-def write(prepared: Prepared, folder: Path, memory_megabytes: int | None = None) -> memory.Schedule:
-    """Write the plan and the sources that depend on it, each only if it changed.
+def write(prepared: Prepared, folder: Path) -> tuple[Job, ...]:
+    """Write the plan and the sources that depend on it, each only if it changed; return the jobs.
 
     Parameters
     ----------
     prepared
         What `prepare` returned.
     folder
-        Gets ``plan.json``, ``units.cmake``, ``kernel_entries.cpp`` and ``schema_probe.cpp``.
-    memory_megabytes
-        Limit for all compilers together; by default what is free now.
+        Gets ``plan.json``, ``roots.json``, ``units.cmake``, ``kernel_entries.cpp`` and
+        ``schema_probe.cpp``.
     """
     plan = prepared.plan
-    schedule = memory.make_schedule(plan.units, memory_megabytes or memory.available_megabytes())
+    files.write_json(folder / "plan.json", plan.to_json())
+    files.write_json(folder / "roots.json", {k: str(v) for k, v in vars(prepared.roots).items()})
+    files.write_text(folder / "kernel_entries.cpp", kernel_table(plan))
+    files.write_text(folder / "schema_probe.cpp", schema_probe(plan))
+    jobs = jobs_of(prepared, folder)
+    store = ObjectStore(prepared.folders.objects)
     variables = cmake_variables(
         plan,
         prepared.roots,
-        schedule,
-        nvcc=prepared.nvcc,
+        [(job, store.path(job)) for job in jobs],
         host_compiler=prepared.host_compiler.path,
-        launcher=object_cache_command(prepared.folders.object_cache),
         prefix_maps=prefix_maps(prepared),
     )
-    files.write_json(folder / "plan.json", plan.to_json())
-    files.write_json(folder / "roots.json", {k: str(v) for k, v in vars(prepared.roots).items()})
     files.write_text(folder / "units.cmake", variables)
-    files.write_text(folder / "kernel_entries.cpp", kernel_table(plan))
-    files.write_text(folder / "schema_probe.cpp", schema_probe(plan))
-    return schedule
+    files.write_json(folder / "jobs.json", job_list(prepared, jobs).to_json())
+    return jobs
+
+
+def job_list(prepared: Prepared, jobs: tuple[Job, ...]) -> JobList:
+    """Put the jobs of a build together with the folders and the cache that they are run with."""
+    folders = prepared.folders
+    return JobList(
+        jobs=jobs,
+        objects=folders.objects,
+        scratch=folders.scratch,
+        logs=folders.logs,
+        costs=folders.costs,
+        launcher=tuple(
+            object_cache_command(folders.object_cache)
+            if prepared.toolkit.version < _FIRST_WITHOUT_CACHE
+            else ()
+        ),
+    )
+
+
+def jobs_of(prepared: Prepared, generated: Path) -> tuple[Job, ...]:
+    """List the compiler runs of a build.
+
+    Parameters
+    ----------
+    prepared
+        What `prepare` returned.
+    generated
+        Where `write` has put the sources that depend on the plan.
+    """
+    name = compilers_of(prepared.plan, prepared.host_compiler.path).host
+    return make_jobs(
+        prepared.plan,
+        prepared.roots,
+        generated,
+        nvcc=prepared.nvcc,
+        host_compiler=prepared.host_compiler.path,
+        prefix_maps=prefix_maps(prepared),
+        keys=make_key_maker(prepared.plan, name, prepared.roots.operators),
+        known=costs.read_costs(prepared.folders.costs),
+    )
 
 
 def prefix_maps(prepared: Prepared) -> tuple[tuple[str, str], ...]:

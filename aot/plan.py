@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from aot.architectures import Architecture, check_fp4_buildable
 from aot.catalog import Module, Preset
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
-from aot.estimates import estimate
 from aot.lowering.errors import LoweringError
 from aot.lowering.lower import lowered_target
 from aot.lowering.toolkit import digest
@@ -93,8 +92,6 @@ class Unit:
         All flags, FlashInfer's first, with tokens.
     sha256
         Of the source file.
-    memory_megabytes, seconds
-        Estimates: peak memory, and wall time on one core.
     """
 
     name: str
@@ -102,8 +99,6 @@ class Unit:
     language: str
     flags: tuple[str, ...]
     sha256: str
-    memory_megabytes: int
-    seconds: int
 
 
 @dataclass(frozen=True)
@@ -174,6 +169,8 @@ class BuildPlan:
         Flags of ours for the host compiler.
     lowering
         Hash of the sources of `aot.lowering` where machine code is made for Hopper, else empty.
+    machine
+        What the library runs on: ``"x86_64"`` or ``"aarch64"``.
     """
 
     preset: str
@@ -182,6 +179,7 @@ class BuildPlan:
     tvm_ffi_sources: tuple[str, ...]
     added_host_flags: tuple[str, ...]
     lowering: str = ""
+    machine: str = "x86_64"
 
     @property
     def hash(self) -> str:
@@ -256,6 +254,7 @@ class BuildPlan:
             tuple(data["tvm_ffi_sources"]),
             tuple(data["added_host_flags"]),
             data["lowering"],
+            data["machine"],
         )
 
 
@@ -274,11 +273,46 @@ def preset_named(name: str) -> Preset:
         raise PlanError(f"there is no preset {name!r}; choose one of:\n{known}") from None
 
 
+def narrowed(preset: Preset, architectures: Sequence[str]) -> Preset:
+    """Leave only some of a preset's targets, and the modules that still have one.
+
+    Parameters
+    ----------
+    preset
+        The preset.
+    architectures
+        Targets such as ``"12.0f"``; none for all.
+
+    Raises
+    ------
+    ArchitectureError
+        When one is malformed.
+    PlanError
+        When the preset has none of that name, with those that it has.
+    """
+    if not architectures:
+        return preset
+    wanted = {str(Architecture.parse(name)) for name in architectures}
+    there = {name for module in preset.modules for name in module.architectures}
+    if unknown := sorted(wanted - there):
+        known = ", ".join(map(str, sorted(map(Architecture.parse, there))))
+        raise PlanError(
+            f"the preset {preset.name} has no {', '.join(unknown)}; its architectures are {known}"
+        )
+    modules = tuple(
+        replace(module, architectures=kept)
+        for module in preset.modules
+        if (kept := tuple(name for name in module.architectures if name in wanted))
+    )
+    return replace(preset, modules=modules)
+
+
 def make_plan(
     preset: Preset,
     specifications: SpecificationSet,
     environment: FlashInferEnvironment,
     toolkit: Toolkit,
+    machine: str = "x86_64",
 ) -> tuple[BuildPlan, Roots]:
     """Turn FlashInfer's specifications into a plan.
 
@@ -292,6 +326,8 @@ def make_plan(
         Where FlashInfer, TVM-FFI and torch's headers are.
     toolkit
         The CUDA toolkit.
+    machine
+        What the library is to run on.
 
     Returns
     -------
@@ -348,6 +384,7 @@ def make_plan(
         TVM_FFI_SOURCES,
         ADDED_HOST_FLAGS,
         digest() if preset.lowered else "",
+        machine,
     )
     return plan, roots
 
@@ -395,7 +432,6 @@ def _units(units: Sequence[SourceUnit], roots: Roots) -> tuple[Unit, ...]:
             if unit.is_cuda
             else [*ADDED_HOST_FLAGS]
         )
-        megabytes, seconds = estimate(unit.source, unit.flags)
         result.append(
             Unit(
                 name=f"{unit.source.parent.name}_{unit.source.stem}",
@@ -403,8 +439,6 @@ def _units(units: Sequence[SourceUnit], roots: Roots) -> tuple[Unit, ...]:
                 language="cuda" if unit.is_cuda else "c++",
                 flags=tuple(roots.tokenize(flag) for flag in (*unit.flags, *added)),
                 sha256=hashlib.sha256(unit.source.read_bytes()).hexdigest(),
-                memory_megabytes=megabytes,
-                seconds=seconds,
             )
         )
     names = [unit.name for unit in result]

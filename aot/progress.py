@@ -1,10 +1,9 @@
-"""What a person sees while ninja runs: units done, what is left, and when it will be over."""
+"""What a person sees while ninja links and while the audit reads."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,62 +31,20 @@ def parse_line(line: str) -> Finished | None:
     return Finished(int(match["finished"]), int(match["total"]), match["text"])
 
 
-class Estimate:
-    """Seconds left, from the estimates of all steps.
-
-    A build takes as long as its longest step, or as all steps together divided by the compilers at
-    once. The estimates are for one machine: they are scaled once half of the work is finished.
-    """
-
-    def __init__(self, seconds: Mapping[str, int], jobs: int) -> None:
-        self._left = dict(seconds)
-        self._total = sum(seconds.values())
-        self._makespan = max(self._total / jobs, max(seconds.values(), default=0))
-        self._start = time.monotonic()
-
-    def finish(self, text: str) -> None:
-        """Take the unit that this step names off the list."""
-        self._left.pop(text.removeprefix("compile "), None)
-
-    def seconds_left(self) -> float:
-        """Return the current estimate."""
-        left = sum(self._left.values())
-        if left == 0:
-            return 0.0
-        done = self._total - left
-        elapsed = time.monotonic() - self._start
-        if done >= self._total / 2:
-            return elapsed / done * left
-        return max(self._makespan - elapsed, 1.0)
-
-
-def follow(lines: Iterable[str], estimate: Estimate, console: Console) -> None:
+def follow(lines: Iterable[str], console: Console) -> None:
     """Show ninja's progress: a bar on a terminal, a line a step elsewhere."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("about {task.fields[left]} left"),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("building", total=None, left="?")
+        task = bar.add_task("linking", total=None)
         for line in lines:
             step = parse_line(line)
             if step is None:
                 continue
-            estimate.finish(step.text)
-            # Ninja counts only what is not up to date: an earlier build's units are not among them.
-            over = step.finished == step.total
-            left = clock(0.0 if over else estimate.seconds_left())
-            bar.update(
-                task, completed=step.finished, total=step.total, description=step.text, left=left
-            )
+            # Ninja counts only what is not up to date: an earlier build's steps are not among them.
+            bar.update(task, completed=step.finished, total=step.total, description=step.text)
             if not console.is_terminal:
                 console.print(
-                    f"[{step.finished}/{step.total}] {step.text} (about {left} left)",
-                    markup=False,
-                    highlight=False,
+                    f"[{step.finished}/{step.total}] {step.text}", markup=False, highlight=False
                 )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from aot.audit import ModuleImages
-from aot.costs import Origin, UnitCost
+from aot.compile.record import Origin
+from aot.costs import UnitCost
 from aot.progress import clock
 
 
@@ -54,6 +55,7 @@ class ModuleReport:
             "compiled": "compiled",
             "cache": "from the cache",
             "kept": "kept",
+            "imported": "from shards",
         }
         counts = Counter(unit.origin for unit in self.units)
         return ", ".join(f"{counts[origin]} {words[origin]}" for origin in words if counts[origin])

@@ -16,14 +16,21 @@ import typer
 from aot import command_line, files, pipeline
 from aot.codegen.lowered_device import lowered_symbols
 from aot.command_line import (
+    ERR,
+    Architectures,
     BuildRoot,
     Cuda,
     FlashInfer,
     MemoryLimit,
+    Platform,
     Preset,
     megabytes,
+    names,
     report_step,
 )
+from aot.compile import display
+from aot.compile.admission import make_limits
+from aot.compile.job_list import JobList
 from aot.errors import BuildError
 from aot.link_module import link_module
 from aot.manifest import (
@@ -52,14 +59,29 @@ def plan_step(
     build_root: BuildRoot,
     cuda: Cuda = "",
     flashinfer: FlashInfer = "",
-    memory_limit: MemoryLimit = "",
+    architectures: Architectures = "",
+    platform: Platform = "",
 ) -> None:
     """Plan a build and write it down."""
-    limit = megabytes(memory_limit)
     prepared = pipeline.prepare(
-        preset, build_root, cuda=cuda or None, flashinfer=flashinfer or None, report=report_step
+        preset,
+        build_root,
+        cuda=cuda or None,
+        flashinfer=flashinfer or None,
+        architectures=names(architectures),
+        machine=platform or None,
+        report=report_step,
     )
-    pipeline.write(prepared, write, limit)
+    pipeline.write(prepared, write)
+
+
+@steps.command("compile")
+def compile_step(jobs: Path, memory_limit: MemoryLimit = "") -> None:
+    """Make every object that is missing."""
+    listed = JobList.from_json(json.loads(jobs.read_text()))
+    limits = make_limits(megabytes(memory_limit))
+    with display.shown(ERR) as listen:
+        listed.run(limits, listen)
 
 
 @steps.command("link-module")

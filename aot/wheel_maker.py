@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -23,10 +24,14 @@ from aot.audit import (
     audit_wheel,
     require_passed,
 )
+from aot.compile.admission import Limits
+from aot.compile.events import Listener
+from aot.compile.record import BuildRecord
 from aot.errors import BuildError
-from aot.pipeline import Prepared, prefix_maps
+from aot.pipeline import SOURCE_DATE_EPOCH, Prepared, prefix_maps
 from aot.plan import BuildPlan
 from aot.process import run
+from aot.progress import clock
 
 LIBRARY = "fp4aot/libfp4aot.so"
 NOTICES = (
@@ -52,15 +57,15 @@ class FinishedWheel:
         The file, under its final name.
     plan
         What it was built from.
-    compiled
-        How long that took, and what the object cache did.
+    built
+        How long that took, and what the compilers and the object cache did.
     audit
         What is in it.
     """
 
     wheel: Path
     plan: BuildPlan
-    compiled: build.Compiled
+    built: build.Built
     audit: WheelReport
 
     def to_json(self) -> dict[str, Any]:
@@ -73,19 +78,26 @@ class FinishedWheel:
             "versions": asdict(self.plan.versions),
             "lowering": self.plan.lowering,
             "modules": {module.name: module.images for module in self.plan.modules},
-            "build_seconds": round(self.compiled.seconds, 1),
-            "cache_hits": self.compiled.cache_hits,
-            "cache_misses": self.compiled.cache_misses,
+            "build_seconds": round(self.built.seconds, 1),
+            "cache_hits": self.record.cache_hits,
+            "cache_misses": self.record.cache_misses,
+            "peak_megabytes": self.record.peak_megabytes,
+            "limit_megabytes": self.record.limit_megabytes,
             "module_reports": [module.to_json() for module in self.module_reports()],
             "audit": as_json(self.audit),
         }
+
+    @property
+    def record(self) -> BuildRecord:
+        """What was compiled, job by job."""
+        return self.built.compiled.record
 
     def module_reports(self) -> tuple[report.ModuleReport, ...]:
         """Put together what each module has and has cost."""
         return report.module_reports(
             [module.name for module in self.plan.modules],
             [one for library in self.audit.libraries for one in library.modules],
-            self.compiled.units,
+            self.built.compiled.units,
         )
 
     def module_table(self) -> Table:
@@ -99,17 +111,13 @@ class FinishedWheel:
         table.add_row("SHA-256", self.audit.sha256)
         for module in self.plan.modules:
             table.add_row(module.name, module.targets)
-        minutes, seconds = divmod(round(self.compiled.seconds), 60)
-        cache = self.compiled
-        table.add_row(
-            "build",
-            f"{minutes}:{seconds:02d} min"
-            + (
-                f", object cache: {cache.cache_hits} hits, {cache.cache_misses} misses"
-                if cache.cache_hits is not None
-                else ""
-            ),
-        )
+        record = self.record
+        words = [f"{clock(self.built.seconds)} min"]
+        if record.cache_hits is not None:
+            words.append(f"object cache: {record.cache_hits} hits, {record.cache_misses} misses")
+        if record.samples:
+            words.append(f"at most {record.peak_megabytes} of {record.limit_megabytes} MB")
+        table.add_row("build", ", ".join(words))
         return table
 
 
@@ -130,7 +138,7 @@ def expectation(prepared: Prepared) -> WheelExpectation:
 
 
 def build_wheel(
-    prepared: Prepared, out: Path, console: Console, memory_megabytes: int | None = None
+    prepared: Prepared, out: Path, limits: Limits, console: Console, listen: Listener
 ) -> FinishedWheel:
     """Build a wheel, audit it, give it its platform tag and move it to `out`.
 
@@ -140,10 +148,12 @@ def build_wheel(
         What `aot.pipeline.prepare` returned.
     out
         Folder for the wheel; it gets one only if the audit passes.
+    limits
+        Compilers at once, and their memory.
     console
-        Shows the progress.
-    memory_megabytes
-        Limit for all compilers together; by default what is free now.
+        Shows the progress of linking and of the audit.
+    listen
+        Is told what the compilers do.
 
     Raises
     ------
@@ -151,18 +161,18 @@ def build_wheel(
         Naming what failed.
     """
     with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".audit-") as name:
-        compiled = build.compile_wheel(prepared, Path(name), console, memory_megabytes)
+        built = build.build(prepared, Path(name), limits, console, listen)
         wanted = expectation(prepared)
         with progress.reading(console) as reading:
-            first = audit_wheel(compiled.wheel, wanted, prepared.toolkit, reading)
+            first = audit_wheel(built.wheel, wanted, prepared.toolkit, reading)
         require_passed(first)
-        tagged = tag(compiled.wheel, first.platform)
+        tagged = tag(built.wheel, first.platform)
         second = audit_wheel(tagged, wanted, prepared.toolkit, earlier=first)
         require_passed(second)
         out.mkdir(parents=True, exist_ok=True)
         final = out.resolve() / tagged.name
         tagged.replace(final)
-    return FinishedWheel(final, prepared.plan, compiled, second)
+    return FinishedWheel(final, prepared.plan, built, second)
 
 
 def tag(wheel: Path, platform: str) -> Path:
@@ -177,6 +187,7 @@ def tag(wheel: Path, platform: str) -> Path:
         [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, wheel],
         purpose=f"tag {wheel.name} as {platform}",
         error=BuildError,
+        environ={"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, **os.environ},
     )
     renamed = wheel.with_name(done.stdout.strip().splitlines()[-1])
     if not renamed.is_file():

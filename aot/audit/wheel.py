@@ -92,13 +92,17 @@ class DeclaredBuild:
 
     Parameters
     ----------
-    preset, cuda, flashinfer
+    preset, cuda, flashinfer, machine
         As in its manifest.
+    architectures
+        The targets of its modules: all of the preset's, or a part.
     """
 
     preset: str
     cuda: str
     flashinfer: str
+    machine: str
+    architectures: tuple[str, ...]
 
 
 def declared_build(wheel: Path) -> DeclaredBuild:
@@ -113,7 +117,11 @@ def declared_build(wheel: Path) -> DeclaredBuild:
         with zipfile.ZipFile(wheel) as archive:
             manifest = json.loads(archive.read("fp4aot/_manifest.json"))
         versions = manifest["versions"]
-        return DeclaredBuild(manifest["preset"], versions["cuda"], versions["flashinfer"])
+        targets = {name for one in manifest["modules"] for name in one["compiled_for"]}
+        return DeclaredBuild(
+            *(manifest["preset"], versions["cuda"], versions["flashinfer"], manifest["machine"]),
+            tuple(sorted(targets)),
+        )
     except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as cause:
         raise AuditError(
             f"{wheel} is not a fp4aot wheel with a readable manifest ({cause}); pass the path of a "
@@ -127,7 +135,8 @@ def platform_tag(wheel: Path) -> str:
     Returns
     -------
     str
-        Such as ``"manylinux_2_28_x86_64"``; ``"linux_x86_64"`` when they fit no manylinux policy.
+        Such as ``"manylinux_2_28_aarch64"``; ``"linux_aarch64"`` when they fit no manylinux policy.
+        It is read from the libraries, so it is their machine's and not this one's.
 
     Raises
     ------
@@ -244,10 +253,10 @@ def _tag_findings(wheel: Path, platform: str) -> Iterator[Finding]:
         return
     for name in claimed:
         claim = _MANYLINUX.fullmatch(name)
-        if claim is None:
-            yield Finding("warning", f"is tagged {name}, and can be tagged {platform}", wheel.name)
-        elif claim[3] != real[3]:
+        if not name.endswith(f"_{real[3]}"):
             yield Finding("error", f"is tagged {name} and holds {real[3]} code", wheel.name)
+        elif claim is None:
+            yield Finding("warning", f"is tagged {name}, and can be tagged {platform}", wheel.name)
         elif (int(claim[1]), int(claim[2])) < (int(real[1]), int(real[2])):
             yield Finding(
                 "error", f"is tagged {name}, and its libraries need {platform}", wheel.name

@@ -25,14 +25,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from aot import costs, memory, pipeline, process, specs  # noqa: E402
+from aot import pipeline, process, specs  # noqa: E402
 from aot.architectures import Architecture  # noqa: E402
 from aot.catalog import Module  # noqa: E402
 from aot.command_line import DEFAULT_BUILD_ROOT  # noqa: E402
+from aot.compile.admission import Limits, make_limits  # noqa: E402
 from aot.errors import AotError, BuildError  # noqa: E402
+from aot.estimates import estimate  # noqa: E402
 from aot.pipeline import Prepared  # noqa: E402
-from aot.plan import preset_named  # noqa: E402
+from aot.plan import BuildPlan, preset_named  # noqa: E402
 from benchmarks.table import columns  # noqa: E402
+
+NINJA_FIELDS = 5  # start and end in milliseconds, time stamp, output, hash of the command
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,16 @@ def _line(name: str, ours: float, theirs: float) -> tuple[str, str, str, str]:
     return name, f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}"
 
 
-def build_ours(prepared: Prepared, build_root: Path, scratch: Path) -> dict[str, Any]:
+def jobs_at_once(plan: BuildPlan, limits: Limits) -> int:
+    """Say how many compilers run at once on both sides: so many of the largest fit into memory.
+
+    FlashInfer's ninja counts jobs, not bytes.
+    """
+    largest = max(estimate(Path(unit.source), unit.flags)[0] for unit in plan.units)
+    return max(1, min(limits.workers, limits.budget // largest))
+
+
+def build_ours(prepared: Prepared, build_root: Path, jobs: int, scratch: Path) -> dict[str, Any]:
     """Build a wheel with empty caches, and return its report.
 
     Raises
@@ -109,7 +122,8 @@ def build_ours(prepared: Prepared, build_root: Path, scratch: Path) -> dict[str,
     process.run(
         [
             *(sys.executable, "-m", "aot", "build", "--build-root", root),
-            *("--preset", prepared.plan.preset, "--out", root / "dist", "--report", report),
+            *("--preset", prepared.plan.preset, "--jobs", str(jobs)),
+            *("--out", root / "dist", "--report", report),
         ],
         purpose=f"build the preset {prepared.plan.preset}",
         error=BuildError,
@@ -165,7 +179,7 @@ def build_theirs(
         total += answer["seconds"]
         # All are built by one ninja, in the folder above theirs.
         folders = {name: Path(folder) for name, folder in answer["modules"].items()}
-        log = costs.ninja_seconds(next(iter(folders.values())).parent / ".ninja_log")
+        log = ninja_seconds(next(iter(folders.values())).parent / ".ninja_log")
         seconds |= module_seconds(log, folders)
     return total, seconds
 
@@ -199,6 +213,20 @@ def link_libraries(prepared: Prepared, folder: Path) -> Path:
         error=BuildError,
     )
     return folder
+
+
+def ninja_seconds(log: Path) -> dict[str, float]:
+    """Read how long each output took when ninja last made it, by its path as ninja has it."""
+    seconds = {}
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return {}
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) == NINJA_FIELDS and fields[0].isdecimal() and fields[1].isdecimal():
+            seconds[fields[3]] = (int(fields[1]) - int(fields[0])) / 1000
+    return seconds
 
 
 def module_seconds(log: Mapping[str, float], folders: Mapping[str, Path]) -> dict[str, float]:
@@ -251,15 +279,14 @@ def main() -> int:
         if preset.lowered:
             raise BuildError("FlashInfer cannot build what is lowered: take another preset")
         prepared = pipeline.prepare(arguments.preset, build_root)
-        limit = memory.available_megabytes()
-        jobs = memory.make_schedule(prepared.plan.units, limit).jobs
+        jobs = jobs_at_once(prepared.plan, make_limits())
         with tempfile.TemporaryDirectory(prefix="fp4aot-build-time-") as name:
             scratch = Path(name).resolve()
             theirs = build_theirs(prepared, preset.modules, jobs, scratch)
             if arguments.report is not None:
                 report = read_report(arguments.report, prepared)
             else:
-                report = build_ours(prepared, build_root, scratch)
+                report = build_ours(prepared, build_root, jobs, scratch)
         result = compare(arguments.preset, jobs, report, theirs)
     except AotError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -68,7 +68,7 @@ def objects_with_binding(
     plan: BuildPlan,
     roots: Roots,
     module: ModulePlan,
-    objects: Iterable[Path],
+    objects: Mapping[str, Path],
     scratch: Path,
     compiler: Path,
 ) -> list[Path]:
@@ -79,7 +79,7 @@ def objects_with_binding(
     plan, roots, module
         The build, and the module in it.
     objects
-        The module's objects in our wheel, named after their units.
+        The module's objects in our wheel, by unit.
     scratch
         Where to make what is missing.
     compiler
@@ -100,7 +100,7 @@ def objects_with_binding(
             "by another; correct BINDINGS"
         )
     nvcc = _nvcc(plan, roots, scratch)
-    ours = [path for path in objects if path.stem not in binding.in_place_of]
+    ours = [path for name, path in objects.items() if name not in binding.in_place_of]
     theirs = [_compile(roots, unit, source, nvcc, compiler, scratch) for source in binding.sources]
     merged = scratch / f"{module.name}.merged.o"
     renames = [f"--redefine-sym={old}={new}" for old, new in lowered_symbols(module).items()]

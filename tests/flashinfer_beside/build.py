@@ -22,7 +22,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from aot import locks, process  # noqa: E402
 from aot.command_line import DEFAULT_BUILD_ROOT  # noqa: E402
+from aot.compile.job_list import JobList  # noqa: E402
 from aot.errors import AotError, BuildError, PlanError  # noqa: E402
 from aot.host_compiler import find_host_compiler  # noqa: E402
 from aot.lowering.tensor_map_coordinates import (  # noqa: E402
@@ -38,7 +39,7 @@ from aot.lowering.tensor_map_coordinates import (  # noqa: E402
     WRAPPED_FUNCTIONS,
     compiler_flags,
 )
-from aot.plan import BuildPlan, ModulePlan, Roots  # noqa: E402
+from aot.plan import BuildPlan, Roots  # noqa: E402
 from flashinfer_beside import binding  # noqa: E402
 from flashinfer_beside.use import ARCHIVE, DESCRIPTION, NEEDS, SITE  # noqa: E402
 
@@ -70,11 +71,11 @@ LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class Built:
-    """A finished build: its plan, the paths it refers to, and the objects of each module."""
+    """A finished build: its plan, the paths it refers to, and each module's objects by unit."""
 
     plan: BuildPlan
     roots: Roots
-    objects: Mapping[str, tuple[Path, ...]]
+    objects: Mapping[str, Mapping[str, Path]]
 
 
 def read_build(folder: Path, only: Sequence[str] = ()) -> Built:
@@ -94,17 +95,19 @@ def read_build(folder: Path, only: Sequence[str] = ()) -> Built:
     if unknown := sorted(set(only) - set(names)):
         raise PlanError(f"the plan has no {', '.join(unknown)}; it has {', '.join(names)}")
     chosen = [module for module in plan.modules if not only or module.name in only]
-    objects = {module.name: tuple(_objects(folder, module)) for module in chosen}
-    missing = [path for paths in objects.values() for path in paths if not path.is_file()]
+    jobs = JobList.from_json(json.loads((folder / "plan" / "jobs.json").read_text()))
+    objects = {
+        module.name: {
+            job.unit: jobs.store.path(job) for job in jobs.jobs if job.module == module.name
+        }
+        for module in chosen
+    }
+    missing = [path for made in objects.values() for path in made.values() if not path.is_file()]
     if missing:
         raise PlanError(
             f"{len(missing)} objects are not built, {missing[0]} the first; finish the build"
         )
     return Built(plan, roots, objects)
-
-
-def _objects(folder: Path, module: ModulePlan) -> Iterator[Path]:
-    return (folder / "units" / module.name / f"{unit.name}.o" for unit in module.units)
 
 
 def link(built: Built, module: str, out: Path, compiler: Path) -> None:
@@ -119,11 +122,11 @@ def link(built: Built, module: str, out: Path, compiler: Path) -> None:
         When it does not link, or needs a function of CUDA's or FlashInfer's that is not in it.
     """
     runtime = built.roots.cuda / "lib64" / "libcudart_static.a"
-    objects: Sequence[Path] = built.objects[module]
+    objects = [*built.objects[module].values()]
     if module in binding.BINDINGS:
         planned = next(planned for planned in built.plan.modules if planned.name == module)
         objects = binding.objects_with_binding(
-            built.plan, built.roots, planned, objects, out.parent, compiler
+            built.plan, built.roots, planned, built.objects[module], out.parent, compiler
         )
     added: list[str | Path] = []
     if built.plan.lowering:

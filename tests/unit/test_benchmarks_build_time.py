@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from benchmarks import build_time
+from benchmarks.build_time import ninja_seconds
 
-from aot.costs import ninja_seconds
+from aot.compile.admission import RESERVE_MEGABYTES, Limits
 from aot.errors import BuildError
 from aot.host_compiler import find_host_compiler
 
@@ -80,6 +83,42 @@ def test_seconds_come_from_ninja_s_log(tmp_path):
     assert build_time.module_seconds(ninja_seconds(log), folders) == {"one": 3.5, "two": 1.0}
     with pytest.raises(BuildError, match="no object in /w/three"):
         build_time.module_seconds(ninja_seconds(log), {"three": Path("/w/three")})
+
+
+def test_the_last_time_of_an_output_counts(tmp_path):
+    log = tmp_path / ".ninja_log"
+    log.write_text(
+        "# ninja log v7\n18\t207\t179\tunits/m/a.o\t26882c\n208\t255\t179\tunits/m/b.o\t53f4\n"
+        "5\t138005\t180\tunits/m/a.o\t26882c\ngarbage\nx\ty\tz\tunits/m/c.o\t1\n"
+    )
+    assert ninja_seconds(log) == {"units/m/a.o": 138.0, "units/m/b.o": 0.047}
+
+
+def test_no_log_is_no_time(tmp_path):
+    assert ninja_seconds(tmp_path / "absent") == {}
+
+
+def test_a_real_ninjas_log_is_read(tmp_path):
+    ninja = shutil.which("ninja")
+    if ninja is None:
+        pytest.skip("NOT TESTED: ninja's own log, because this machine has no ninja")
+    (tmp_path / "build.ninja").write_text(
+        "rule slow\n  command = sleep 0.2 && touch $out\nbuild units/m/a.o: slow\n"
+    )
+    subprocess.run([ninja, "-C", tmp_path], check=True, capture_output=True)
+    assert 0.2 <= ninja_seconds(tmp_path / ".ninja_log")["units/m/a.o"] < 60
+
+
+@pytest.mark.parametrize(
+    ("workers", "megabytes", "jobs"),
+    [(2, 24_000, 2), (8, 24_000, 3), (8, 7_100, 1), (1, 24_000, 1)],
+)
+def test_both_run_as_many_compilers_as_fit_into_memory(workers, megabytes, jobs):
+    sources = ("gen_gemm_sm120_cutlass_fp4/a.cu", "csrc/fp4_kv_quantization.cu")
+    units = tuple(SimpleNamespace(source=source, flags=()) for source in sources)
+    limits = Limits(workers, megabytes + RESERVE_MEGABYTES)
+    # The largest takes 7200 MB.
+    assert build_time.jobs_at_once(SimpleNamespace(units=units), limits) == jobs
 
 
 def test_flashinfer_gets_its_ninja_its_libraries_and_our_number_of_jobs():

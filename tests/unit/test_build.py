@@ -1,4 +1,4 @@
-"""Running the backend: its log, its failures, and what a person is told of them."""
+"""Compiling and linking: what is kept of it, its failures, and what a person is told of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ import pytest
 from packaging.version import Version
 from rich.console import Console
 
-from aot import build, measure
-from aot.build import relevant
-from aot.costs import Cost, UnitCost
+from aot import build, costs
+from aot.build import compile_objects, link_wheel, relevant
+from aot.compile import events
+from aot.compile.admission import Limits
+from aot.compile.events import Event
+from aot.compile.job_list import JobList
+from aot.compile.record import BuildRecord
+from aot.costs import UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import BuildError
 from aot.host_compiler import HostCompiler
@@ -25,30 +30,61 @@ from aot.progress import NINJA_STATUS
 from aot.toolchain import Toolkit
 
 WARNINGS = [f"warning {number}\n" for number in range(300)]
+LIMITS = Limits(2, 8000)
+COMPILER = """#!/bin/sh
+case $1 in
+  --version) echo "g++ (test) 12.2.0"; exit ;;
+  -dumpfullversion) echo 12.2.0; exit ;;
+esac
+while [ "$1" != -c ]; do shift; done
+grep -q broken "$2" && { echo "$2: error: broken"; exit 1; }
+cp "$2" "$4"
+"""
+"""What both compilers are here: an object is a copy of its source."""
 
 
-def prepared(folder: Path) -> Prepared:
-    units = tuple(
-        Unit(name, f"@FLASHINFER@/{name}.cu", "cuda", (), "0" * 64, 700, seconds)
-        for name, seconds in (("one", 10), ("two", 20))
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """A plan of two units and the runtime's one source, and no object cache to ask."""
+    folder = tmp_path / "build"
+    compiler = tmp_path / "g++"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    roots = Roots(
+        *(tmp_path / name for name in ("flashinfer", "tvm_ffi", "torch", "cuda", "python", "work")),
+        operators=tmp_path / "operators",
+    )
+    for path in (
+        *(roots.flashinfer / "one.cu", roots.flashinfer / "two.cpp"),
+        *(roots.tvm_ffi / "src/ffi/error.cc", roots.operators / "gemm.cpp"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{path.name}\n")
+    units = (
+        Unit("one", "@FLASHINFER@/one.cu", "cuda", (), "0" * 64),
+        Unit("two", "@FLASHINFER@/two.cpp", "c++", (), "1" * 64),
     )
     plan = BuildPlan(
         preset="quick",
         versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
         modules=(ModulePlan("m", "family", ("12.0f",), ("12.0f",), units, ()),),
-        tvm_ffi_sources=(),
+        tvm_ffi_sources=("src/ffi/error.cc",),
         added_host_flags=(),
     )
     version = Version("13.0")
+    monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: None)
     return Prepared(
         plan,
-        Roots(*[folder] * 6),
-        Toolkit(folder, version, version, folder, None, None, "test", ()),
-        folder / "nvcc",
-        FlashInferEnvironment(folder, Version("0.7.2"), *(folder,) * 5),
-        HostCompiler(folder / "g++", Version("12"), "x86_64"),
+        roots,
+        Toolkit(roots.cuda, version, version, compiler, None, None, "test", ()),
+        compiler,
+        FlashInferEnvironment(tmp_path, Version("0.7.2"), *(tmp_path,) * 5),
+        HostCompiler(compiler, Version("12.2.0"), "x86_64"),
         Folders(folder),
     )
+
+
+NAMES = ["m/one", "m/two", "tvm_ffi/error", "operators/gemm", "operators/kernel_entries"]
 
 
 # What is told of a failure
@@ -96,7 +132,101 @@ def test_the_reason_for_no_plan_is_shown() -> None:
     assert "1300 MB" in relevant([*WARNINGS, *lines])
 
 
-# Running it
+# Compiling
+
+
+def record_of(prepared: Prepared) -> BuildRecord:
+    return BuildRecord.from_json(json.loads(prepared.folders.record.read_text()))
+
+
+def test_every_object_is_made_and_the_build_is_recorded(prepared: Prepared) -> None:
+    told: list[Event] = []
+    compiled = compile_objects(prepared, LIMITS, told.append)
+    assert [job.name for job in compiled.record.jobs] == NAMES
+    assert {job.origin for job in compiled.record.jobs} == {"compiled"}
+    record = record_of(prepared)
+    assert dataclasses.replace(record, seconds=0) == dataclasses.replace(compiled.record, seconds=0)
+    assert (record.preset, record.plan_hash) == ("quick", prepared.plan.hash)
+    assert record.versions == {
+        "CUDA compiler": "13.0.88",
+        "FlashInfer": "0.7.2",
+        "C++ compiler": "12.2.0",
+    }
+    assert (record.workers, record.limit_megabytes, record.machine) == (2, 8000, "x86_64")
+    assert (record.cache_hits, record.cache_misses) == (None, None)
+    # What a person opens.
+    assert "m/one" in prepared.folders.report.read_text()
+    assert sum(isinstance(event, events.Finished) for event in told) == len(NAMES)
+    # What CMake links.
+    jobs = JobList.from_json(json.loads((prepared.folders.generated / "jobs.json").read_text()))
+    assert [job.name for job in jobs.jobs] == NAMES
+    for job in jobs.jobs:
+        assert jobs.store.path(job).read_bytes() == job.source.read_bytes()
+
+
+def test_units_have_their_origin_and_their_cost(prepared: Prepared) -> None:
+    first = compile_objects(prepared, LIMITS, events.nobody)
+    assert [(one.module, one.unit, one.origin) for one in first.units] == [
+        ("m", "one", "compiled"),
+        ("m", "two", "compiled"),
+    ]
+    assert all(one.cost and one.cost.seconds == one.seconds for one in first.units)
+    # The next build finds both, and knows what the first one cost.
+    again = compile_objects(prepared, LIMITS, events.nobody)
+    assert again.units == tuple(
+        UnitCost(one.module, one.unit, "kept", 0.0, one.cost) for one in first.units
+    )
+
+
+def test_a_part_is_compiled_alone(prepared: Prepared) -> None:
+    compiled = compile_objects(prepared, LIMITS, events.nobody, lambda job: job.name == "m/two")
+    assert [job.name for job in compiled.record.jobs] == ["m/two"]
+    assert [one.unit for one in compiled.units] == ["two"]
+    # The list that is written has all of them: linking needs them.
+    jobs = json.loads((prepared.folders.generated / "jobs.json").read_text())["jobs"]
+    assert [job["name"] for job in jobs] == NAMES
+    rest = compile_objects(prepared, LIMITS, events.nobody)
+    assert [job.origin for job in rest.record.jobs] == ["compiled", "kept", *["compiled"] * 3]
+
+
+def test_a_part_without_a_job_is_no_error(prepared: Prepared) -> None:
+    compiled = compile_objects(prepared, LIMITS, events.nobody, lambda _: False)
+    assert (compiled.record.jobs, compiled.units) == ((), ())
+    assert prepared.folders.report.is_file()
+
+
+def test_a_build_that_fails_records_what_it_has_compiled(prepared: Prepared) -> None:
+    (prepared.roots.flashinfer / "two.cpp").write_text("broken\n")
+    with pytest.raises(BuildError, match=r"m/two: the compiler reported an error(.|\n)*broken"):
+        compile_objects(prepared, Limits(1, 8000), events.nobody)
+    record = record_of(prepared)
+    origins = {job.name: job.origin for job in record.jobs}
+    assert origins["m/two"] is None
+    failures = {job.name: job.failure for job in record.jobs if job.failure}
+    assert failures == {"m/two": "the compiler reported an error"}
+    assert "m/two" in prepared.folders.report.read_text()
+    known = {one.name for one in costs.read_costs(prepared.folders.costs).values()}
+    assert known == {name for name, origin in origins.items() if origin == "compiled"}
+
+
+def test_cache_counts_are_those_of_this_build(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([(3, 10), (5, 11)])
+    monkeypatch.setattr(build, "_cache_counts", lambda _: next(counts))
+    compiled = compile_objects(prepared, LIMITS, events.nobody)
+    assert (compiled.record.cache_hits, compiled.record.cache_misses) == (2, 1)
+    assert record_of(prepared).cache_hits == 2
+
+
+def test_what_is_known_of_costs_and_builds_is_not_in_the_cache_itself(prepared: Prepared) -> None:
+    # Whoever empties the object cache has to compile again, and then measures again.
+    folders = prepared.folders
+    for path in (folders.costs, folders.record, folders.report):
+        assert path.parent == folders.object_cache.parent == folders.objects.parent
+
+
+# Running the backend
 
 
 def python(code: str) -> list[str]:
@@ -106,31 +236,15 @@ def python(code: str) -> list[str]:
 def test_output_is_passed_on_and_logged(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     code = "import sys; print('one'); sys.stdout.flush(); print('two', file=sys.stderr)"
-    assert list(build._lines(python(code), log, 2, {})) == ["one\n", "two\n"]
+    assert list(build._lines(python(code), log, {})) == ["one\n", "two\n"]
     assert log.read_text() == "one\ntwo\n"
-
-
-def test_the_backend_gets_the_jobs_and_ninjas_format(tmp_path: Path) -> None:
-    code = (
-        "import os; print(os.environ['CMAKE_BUILD_PARALLEL_LEVEL']);"
-        "print(os.environ['NINJA_STATUS'] + '|')"
-    )
-    lines = list(build._lines(python(code), tmp_path / "build.log", 7, {}))
-    assert lines == ["7\n", f"{NINJA_STATUS}|\n"]
-
-
-def test_the_backend_gets_the_label_of_the_version(tmp_path: Path) -> None:
-    code = "import os; print(os.environ['FP4AOT_LOCAL_VERSION'] + '|')"
-    log = tmp_path / "build.log"
-    variables = {"FP4AOT_LOCAL_VERSION": "lowered"}
-    assert list(build._lines(python(code), log, 1, variables)) == ["lowered|\n"]
 
 
 def test_a_failure_names_its_code_the_log_and_the_cause(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     code = "print('much'); print('FAILED: a.o'); print('a.cu: error'); raise SystemExit(3)"
     with pytest.raises(BuildError) as caught:
-        list(build._lines(python(code), log, 1, {}))
+        list(build._lines(python(code), log, {}))
     message = str(caught.value)
     assert "exit code 3" in message
     assert str(log) in message
@@ -140,129 +254,107 @@ def test_a_failure_names_its_code_the_log_and_the_cause(tmp_path: Path) -> None:
 
 def test_output_that_is_not_text_does_not_stop_the_build(tmp_path: Path) -> None:
     code = r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"
-    assert len(list(build._lines(python(code), tmp_path / "build.log", 1, {}))) == 1
+    assert len(list(build._lines(python(code), tmp_path / "build.log", {}))) == 1
 
 
-def test_the_command_builds_this_plan_in_its_own_folder(tmp_path: Path) -> None:
-    command = build._command(prepared(tmp_path), tmp_path / "out", 8000)
+def test_the_command_builds_this_plan_in_its_own_folder(prepared: Prepared, tmp_path: Path) -> None:
+    command = build._command(prepared, tmp_path / "out", LIMITS)
     settings = dict(
         item.removeprefix("--config-settings=").split("=", 1)
         for item in command
         if item.startswith("--config-settings=")
     )
     assert settings == {
-        "build-dir": str(tmp_path / "wheel"),
+        "build-dir": str(prepared.folders.wheel),
         "cmake.define.FP4AOT_PRESET": "quick",
         "cmake.define.FP4AOT_CUDA": "13.0",
         "cmake.define.FP4AOT_FLASHINFER": "0.7.2",
+        "cmake.define.FP4AOT_ARCHITECTURES": "12.0f",
+        "cmake.define.FP4AOT_PLATFORM": "x86_64",
         "cmake.define.FP4AOT_MEMORY_LIMIT": "8000",
-        "cmake.define.FP4AOT_BUILD_ROOT": str(tmp_path),
+        "cmake.define.FP4AOT_BUILD_ROOT": str(prepared.folders.root),
     }
+    # CMake knows each of them.
+    cmake = (Path(build.__file__).parents[1] / "CMakeLists.txt").read_text()
+    for name in settings:
+        variable = name.removeprefix("cmake.define.")
+        assert variable == "build-dir" or f"set({variable} " in cmake
     # Nothing is downloaded into the build: what it needs is already there.
     assert {"--no-deps", "--no-build-isolation"} <= set(command)
     assert command[command.index("--wheel-dir") + 1] == str(tmp_path / "out")
 
 
-def test_the_estimate_has_the_names_that_ninja_prints(tmp_path: Path) -> None:
-    cmake = (Path(build.__file__).parents[1] / "CMakeLists.txt").read_text()
-    assert 'COMMENT "compile ${description}"' in cmake
-    assert "${FP4AOT_POOL_${module}_${unit}} ${module}/${unit}" in cmake
-    assert "${FP4AOT_OWN_POOL} tvm_ffi/${name}" in cmake
-    assert "${FP4AOT_OWN_POOL} operators/${name}" in cmake
-    start = prepared(tmp_path)
-    plan = dataclasses.replace(start.plan, tvm_ffi_sources=("src/ffi/extra/env_c_api.cc",))
-    seconds = build._seconds(dataclasses.replace(start, plan=plan))
-    assert (seconds["m/one"], seconds["m/two"]) == (10, 20)
-    own = {name for name in seconds if not name.startswith("m/")}
-    sources = Path(build.__file__).parents[1].glob("wheels/fp4aot/csrc/*.cpp")
-    generated = {"tvm_ffi/env_c_api", "operators/kernel_entries"}
-    assert own == generated | {f"operators/{path.stem}" for path in sources}
-
-
-# What a build has cost
-
-
-@pytest.fixture
-def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
-    """A backend that compiles unit `one` and takes `two` from the cache, with no cache to ask."""
-    start = prepared(tmp_path)
-    monkeypatch.setattr(build, "_cache_counts", lambda _: None)
-    monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: Path("/bin/sccache"))
-    monkeypatch.setattr(build.measure, "_SECONDS_BETWEEN", 0.01)
-    running = measure.Process("cicc", ("cicc", str(tmp_path / "one.cu")), 6600)
-    monkeypatch.setattr(build.measure, "running_compilers", lambda: [running])
-    return start
-
-
-def run_backend(start: Prepared, monkeypatch: pytest.MonkeyPatch, end: str) -> build.Compiled:
-    log = start.folders.root / "wheel" / ".ninja_log"
-    log.parent.mkdir(exist_ok=True)
-    lines = "0\t138000\t1\tunits/m/one.o\tx\n0\t7000\t1\tunits/m/two.o\ty\n"
+def run_backend(start: Prepared, monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[Path, str]:
+    """Link with a backend that does what `code` says; `out` is the folder for the wheel."""
     out = start.folders.root / "out"
-    out.mkdir(exist_ok=True)
-    code = (
-        f"import time; time.sleep(0.2); open({str(log)!r}, 'w').write({lines!r});"
-        "print('[aot 1/3] compile m/one'); print('[aot 2/3] compile m/two');"
-        "print('[aot 3/3] merge m');"
-        f"open({str(out / 'fp4aot-1-py3-none-any.whl')!r}, 'w'); {end}"
-    )
-    monkeypatch.setattr(build, "_command", lambda *_: python(code))
-    return build.compile_wheel(start, out, Console(file=io.StringIO()), 8000)
+    out.mkdir(parents=True)
+    monkeypatch.setattr(build, "_command", lambda *_: python(f"out = {str(out)!r}; {code}"))
+    console = Console(file=io.StringIO(), width=120)
+    wheel = link_wheel(start, out, LIMITS, console)
+    return wheel, console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_units_have_the_time_of_ninja_and_the_memory_that_was_seen(
-    backend: Prepared, monkeypatch: pytest.MonkeyPatch
+WRITE = "open(out + '/fp4aot-1-py3-none-any.whl', 'w')"
+
+
+def test_the_wheel_that_the_backend_leaves_is_returned(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = run_backend(backend, monkeypatch, "pass")
-    assert compiled.units == (
-        UnitCost("m", "one", "compiled", 138.0, Cost(138.0, 6600)),
-        UnitCost("m", "two", "cache", 7.0, None),
-    )
-    (entry,) = json.loads(backend.folders.costs.read_text()).values()
-    assert entry == {"unit": "m/one", "seconds": 138.0, "megabytes": 6600}
-    # The next build takes both from the cache, and knows what the first one cost.
-    monkeypatch.setattr(build.measure, "running_compilers", list)
-    again = run_backend(backend, monkeypatch, "pass")
-    assert again.units[0] == UnitCost("m", "one", "cache", 138.0, Cost(138.0, 6600))
+    code = f"print('[aot 1/2] merge m'); print('[aot 2/2] link libfp4aot.so'); {WRITE}"
+    wheel, shown = run_backend(prepared, monkeypatch, code)
+    assert wheel.name == "fp4aot-1-py3-none-any.whl"
+    assert shown == "[1/2] merge m\n[2/2] link libfp4aot.so\n"
+    assert "merge m" in (prepared.folders.root / "build.log").read_text()
+
+
+def test_a_backend_that_leaves_no_wheel_has_failed(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BuildError, match=r"left 0 wheels; see .*build\.log"):
+        run_backend(prepared, monkeypatch, "pass")
 
 
 @pytest.mark.parametrize(("lowering", "label"), [("", ""), ("0123456789abcdef", "lowered")])
 def test_the_label_is_that_of_the_plan_whatever_the_environment_says(
-    backend: Prepared, monkeypatch: pytest.MonkeyPatch, lowering: str, label: str
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch, lowering: str, label: str
 ) -> None:
     monkeypatch.setenv("FP4AOT_LOCAL_VERSION", "leftover")
-    start = dataclasses.replace(backend, plan=dataclasses.replace(backend.plan, lowering=lowering))
-    seen = start.folders.root / "label"
-    end = f"import os; open({str(seen)!r}, 'w').write(os.environ['FP4AOT_LOCAL_VERSION'] + '|')"
-    run_backend(start, monkeypatch, end)
-    assert seen.read_text() == f"{label}|"
+    plan = dataclasses.replace(prepared.plan, lowering=lowering)
+    code = (
+        "import os; print('[aot 1/1] ' + os.environ['FP4AOT_LOCAL_VERSION'] + '|');"
+        "print(repr(os.environ['NINJA_STATUS'])); "
+    )
+    _, shown = run_backend(dataclasses.replace(prepared, plan=plan), monkeypatch, code + WRITE)
+    assert shown == f"[1/1] {label}|\n"
+    assert repr(NINJA_STATUS) in (prepared.folders.root / "build.log").read_text()
 
 
-def test_a_build_that_fails_records_what_it_has_compiled(
-    backend: Prepared, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("own", [None, "1700000000"])
+def test_a_wheel_that_is_built_again_has_the_same_times(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch, own: str | None
 ) -> None:
-    with pytest.raises(BuildError):
-        run_backend(backend, monkeypatch, "raise SystemExit(1)")
-    assert len(json.loads(backend.folders.costs.read_text())) == 1
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    if own is not None:
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", own)
+    epoch = build.backend_environment(prepared)["SOURCE_DATE_EPOCH"]
+    assert epoch == (own or build.pipeline.SOURCE_DATE_EPOCH)
 
 
-def test_the_record_is_not_in_the_cache_itself(tmp_path: Path) -> None:
-    # Whoever empties the object cache has to compile again, and then measures again.
-    folders = prepared(tmp_path).folders
-    assert folders.costs.parent == folders.object_cache.parent
+def test_a_build_compiles_and_links(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = prepared.folders.root / "out"
+    out.mkdir(parents=True)
+    monkeypatch.setattr(build, "_command", lambda *_: python(f"out = {str(out)!r}; {WRITE}"))
+    built = build.build(prepared, out, LIMITS, Console(file=io.StringIO()), events.nobody)
+    assert built.wheel.parent == out
+    assert {job.origin for job in built.compiled.record.jobs} == {"compiled"}
+    assert built.seconds >= built.compiled.record.seconds
 
 
 # The object cache
 
 
-def test_cache_counts_are_those_of_this_build() -> None:
-    assert build._cache_difference((3, 10), (5, 11)) == (2, 1)
-    assert build._cache_difference(None, (5, 11)) == (None, None)
-    assert build._cache_difference((5, 11), None) == (None, None)
-
-
 def test_cache_counts_are_summed_over_languages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = (
         '{"stats": {"cache_hits": {"counts": {"C/C++": 3, "CUDA": 2}},'
@@ -270,6 +362,6 @@ def test_cache_counts_are_summed_over_languages(
     )
     monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: Path("/bin/sccache"))
     monkeypatch.setattr(build, "run", lambda *_, **__: SimpleNamespace(stdout=answer))
-    assert build._cache_counts(prepared(tmp_path)) == (5, 0)
+    assert build._cache_counts(prepared) == (5, 0)
     monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: None)
-    assert build._cache_counts(prepared(tmp_path)) is None
+    assert build._cache_counts(prepared) is None

@@ -1,189 +1,220 @@
-"""What units have cost: from ninja's log and the compilers' memory, and kept for later builds."""
+"""What compiler runs have cost: kept for later builds, and what the next build expects of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from compile_jobs import make_job
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aot import costs
-from aot.costs import Cost, UnitCost, ninja_seconds, read_costs, record_costs, unit_key
-from aot.plan import BuildPlan, ModulePlan, Unit, Versions
-
-UNITS = tuple(
-    Unit(name, f"@FLASHINFER@/{name}.cu", "cuda", ("-O3",), "0" * 64, 700, 10) for name in "abcd"
+from aot.compile.job import Job
+from aot.compile.record import JobRecord, Origin
+from aot.costs import (
+    Cost,
+    Expected,
+    Measured,
+    UnitCost,
+    expect,
+    read_costs,
+    record_costs,
+    unit_costs,
 )
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(ModulePlan("m", "family", ("12.0f",), ("12.0f",), UNITS, ()),),
-    tvm_ffi_sources=(),
-    added_host_flags=(),
-)
-SECONDS = {f"units/m/{name}.o": 10.0 + index for index, name in enumerate("abcd")}
+
+JOBS = tuple(make_job(f"m/{name}") for name in "abcd")
+ESTIMATE = (700, 10)
 
 
-def key(index: int) -> str:
-    return unit_key(UNITS[index], "13.0.88")
+def record(
+    name: str,
+    origin: Origin | None = "compiled",
+    seconds: float | None = 10.0,
+    peak: int | None = 7,
+) -> JobRecord:
+    start, end = (None, None) if seconds is None else (1.0, 1.0 + seconds)
+    return JobRecord(f"m/{name}", origin, 0, start, end, *ESTIMATE, peak_megabytes=peak)
 
 
-# Keys
+def kept(name: str) -> JobRecord:
+    return record(name, "kept", None, None)
 
 
-@pytest.mark.parametrize(
-    "change", [{"source": "@X@/a.cu"}, {"sha256": "1" * 64}, {"flags": ("-O2",)}]
-)
-def test_what_is_compiled_changes_the_key(change: dict[str, object]) -> None:
-    assert unit_key(dataclasses.replace(UNITS[0], **change), "13.0.88") != key(0)
-    assert unit_key(UNITS[0], "13.0.89") != key(0)
+def write(
+    path: Path,
+    records: Iterable[JobRecord],
+    jobs: Iterable[Job] = JOBS,
+    known: dict[str, Measured] | None = None,
+) -> dict[str, Measured]:
+    known = read_costs(path) if known is None else known
+    return record_costs(path, known, jobs, records)
 
 
-def test_estimates_do_not_change_the_key() -> None:
-    other = dataclasses.replace(UNITS[0], memory_megabytes=1, seconds=1, name="x")
-    assert unit_key(other, "13.0.88") == key(0)
-
-
-def test_what_is_lowered_is_measured_apart(tmp_path: Path) -> None:
-    """The compiler has the same version, and its assembler does other work."""
-    path = tmp_path / "costs.json"
-    lowered = dataclasses.replace(PLAN, lowering="0123456789abcdef")
-    record_costs(path, PLAN, [UnitCost("m", "a", "compiled", 10.0, Cost(10.0, 700))])
-    record_costs(path, lowered, [UnitCost("m", "a", "compiled", 90.0, Cost(90.0, 6600))])
-    known = read_costs(path)
-    assert len(known) == 2
-    assert [known_cost(plan, known) for plan in (PLAN, lowered)] == [
-        Cost(10.0, 700),
-        Cost(90.0, 6600),
-    ]
-
-
-def known_cost(plan: BuildPlan, known: dict[str, Cost]) -> Cost | None:
-    """What a build that takes everything from the cache says of unit `a`."""
-    found = costs.unit_costs(plan, steps={"m/a"}, seconds={}, peaks={}, compiled=set(), known=known)
-    return next(one.cost for one in found if one.unit == "a")
-
-
-# One build
-
-
-def build(
-    *,
-    steps: str = "abcd",
-    compiled: str | None = "abcd",
-    peaks: dict[str, int] | None = None,
-    known: dict[str, Cost] | None = None,
-    seconds: dict[str, float] | None = None,
-) -> dict[str, UnitCost]:
-    found = costs.unit_costs(
-        PLAN,
-        steps={f"m/{name}" for name in steps},
-        seconds=SECONDS if seconds is None else seconds,
-        peaks={f"m/{name}": value for name, value in (peaks or {}).items()},
-        compiled=None if compiled is None else {f"m/{name}" for name in compiled},
-        known=known or {},
-    )
-    return {one.unit: one for one in found}
-
-
-def test_each_unit_has_its_origin_and_its_cost() -> None:
-    earlier = {key(1): Cost(138.0, 6100), key(2): Cost(99.0, None)}
-    found = build(steps="abd", compiled="a", peaks={"a": 6600, "b": 50}, known=earlier)
-    assert found == {
-        "a": UnitCost("m", "a", "compiled", 10.0, Cost(10.0, 6600)),
-        # Its object came from the cache: fetching it took 11 s.
-        "b": UnitCost("m", "b", "cache", 11.0, Cost(138.0, 6100)),
-        "c": UnitCost("m", "c", "kept", 0.0, Cost(99.0, None)),
-        "d": UnitCost("m", "d", "cache", 13.0, None),
-    }
-
-
-def test_without_a_cache_whatever_was_made_was_compiled() -> None:
-    found = build(steps="ab", compiled=None)
-    assert {name: one.origin for name, one in found.items()} == {
-        **dict.fromkeys("ab", "compiled"),
-        **dict.fromkeys("cd", "kept"),
-    }
-    assert found["a"].cost == Cost(10.0, None)
-
-
-def test_a_unit_that_failed_has_no_cost() -> None:
-    assert build(seconds={}, peaks={"a": 100})["a"].cost is None
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "costs.json"
 
 
 # Between builds
 
 
-def test_a_later_build_from_the_cache_knows_what_its_units_cost(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    first = build(peaks=dict.fromkeys("abcd", 700))
-    record_costs(path, PLAN, first.values())
-    later = build(compiled="", seconds=dict.fromkeys(SECONDS, 1.0), known=read_costs(path))
-    assert {one.origin for one in later.values()} == {"cache"}
-    assert [one.cost for one in later.values()] == [one.cost for one in first.values()]
+def test_what_was_compiled_is_known_afterwards(path: Path) -> None:
+    records = [record("a"), record("b", seconds=138.04, peak=6600), record("c", peak=None)]
+    result = write(path, [*records, kept("d")])
+    assert result == read_costs(path)
+    assert result == {
+        JOBS[0].key: Measured("m/a", Cost(10.0, 7)),
+        JOBS[1].key: Measured("m/b", Cost(138.0, 6600)),
+        JOBS[2].key: Measured("m/c", Cost(10.0, None)),
+    }
 
 
-def test_only_what_was_compiled_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    record_costs(path, PLAN, build(compiled="a", peaks={"a": 1}, steps="ab").values())
-    assert set(read_costs(path)) == {key(0)}
-    # A build from the cache takes a second and leaves the record as it is.
+def test_only_what_was_compiled_is_recorded(path: Path) -> None:
+    """A job from the cache takes a second, and one that failed no time worth knowing."""
+    records = [
+        record("a"),
+        record("b", "cache"),
+        record("c", None),
+        record("d", "imported", None, None),
+    ]
+    assert set(write(path, records)) == {JOBS[0].key}
     before = path.read_text()
-    record_costs(path, PLAN, build(compiled="").values())
+    write(path, [record(name, "cache") for name in "abcd"])
     assert path.read_text() == before
 
 
-def test_other_builds_records_stay_and_units_can_be_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    record_costs(path, PLAN, build(compiled="a").values())
-    other = dataclasses.replace(
-        PLAN, versions=dataclasses.replace(PLAN.versions, cuda_compiler="13.1.80")
-    )
-    record_costs(path, other, build(compiled="a").values())
+def test_a_build_that_compiled_nothing_leaves_no_file(path: Path) -> None:
+    assert write(path, map(kept, "abcd")) == {}
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_latest_is_the_last(path: Path) -> None:
+    write(path, map(record, "abcd"))
+    # Measured again: it goes to the end, although its key is known.
+    write(path, [record("a", seconds=20.0), *map(kept, "bcd")])
+    assert [one.name for one in read_costs(path).values()] == ["m/b", "m/c", "m/d", "m/a"]
+    assert read_costs(path)[JOBS[0].key].cost.seconds == 20.0
+
+
+def test_other_builds_records_stay_and_can_be_recognized(path: Path) -> None:
+    write(path, map(record, "abcd"))
+    others = [dataclasses.replace(job, key=f"{number:064}") for number, job in enumerate(JOBS)]
+    write(path, map(record, "abcd"), others)
     data = json.loads(path.read_text())
-    assert len(data) == 2
-    assert {entry["unit"] for entry in data.values()} == {"m/a"}
+    assert len(data) == 8
+    assert {entry["name"] for entry in data.values()} == {job.name for job in JOBS}
 
 
-def test_a_build_that_compiled_nothing_leaves_no_file(tmp_path: Path) -> None:
-    record_costs(tmp_path / "costs.json", PLAN, build(compiled="").values())
-    assert list(tmp_path.iterdir()) == []
+def test_records_of_other_jobs_are_an_error(path: Path) -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        write(path, map(record, "abc"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', '{"x": {"seconds": 1}}', "null"])
-def test_a_damaged_record_counts_as_none_and_is_written_anew(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "costs.json"
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", "null", '{"x": 1}', '{"x": {"name": "m/a", "seconds": 1}}'),
+        '{"x": {"unit": "m/a", "seconds": 1, "megabytes": 7}}',
+        '{"x": {"name": "m/a", "seconds": "long", "megabytes": 7}}',
+        '{"x": {"name": "m/a", "seconds": 1, "megabytes": "many"}}',
+        '{"x": {"name": "m/a", "seconds": null, "megabytes": 7}}',
+        "\0\0\0",
+    ],
+)
+def test_a_damaged_file_counts_as_none_and_is_written_anew(path: Path, text: str) -> None:
     path.write_text(text)
     assert read_costs(path) == {}
-    record_costs(path, PLAN, build(compiled="a").values())
-    assert read_costs(path) == {key(0): Cost(10.0, None)}
+    write(path, map(record, "abcd"))
+    assert len(read_costs(path)) == 4
 
 
-# Ninja's log
+def test_bytes_that_are_no_text_count_as_none(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe{}")
+    assert read_costs(path) == {}
 
 
-def test_the_last_time_of_an_output_counts(tmp_path: Path) -> None:
-    log = tmp_path / ".ninja_log"
-    log.write_text(
-        "# ninja log v7\n18\t207\t179\tunits/m/a.o\t26882c\n208\t255\t179\tunits/m/b.o\t53f4\n"
-        "5\t138005\t180\tunits/m/a.o\t26882c\ngarbage\nx\ty\tz\tunits/m/c.o\t1\n"
+# What is expected
+
+
+def test_without_a_measurement_the_estimate_counts() -> None:
+    assert expect({}, "key", "m/a", ESTIMATE) == Expected(700, 10)
+    known = {"other": Measured("n/a", Cost(1.0, 1))}
+    assert expect(known, "key", "m/a", ESTIMATE) == Expected(700, 10)
+
+
+def test_the_same_object_counts_first_then_the_latest_of_the_same_name() -> None:
+    known = {
+        "old": Measured("m/a", Cost(30.0, 3000)),
+        "key": Measured("m/a", Cost(10.0, 1000)),
+        "latest": Measured("m/a", Cost(20.0, 2000)),
+        "other": Measured("m/b", Cost(90.0, 9000)),
+    }
+    assert expect(known, "key", "m/a", ESTIMATE) == Expected(1100, 10.0)
+    # Its source, a flag or a compiler has changed.
+    assert expect(known, "new", "m/a", ESTIMATE) == Expected(2200, 20.0)
+
+
+def test_the_order_of_measuring_outlasts_the_file(path: Path) -> None:
+    later = dataclasses.replace(JOBS[0], key="0" * 64)  # before the first one, in alphabetic order
+    write(path, [record("a", seconds=1.0, peak=1000)], JOBS[:1])
+    write(path, [record("a", seconds=2.0, peak=2000)], [later])
+    assert expect(read_costs(path), "new", "m/a", ESTIMATE) == Expected(2200, 2.0)
+
+
+def test_where_no_peak_was_seen_the_estimate_of_memory_stays() -> None:
+    known = {"key": Measured("m/a", Cost(3.5, None))}
+    assert expect(known, "key", "m/a", ESTIMATE) == Expected(700, 3.5)
+
+
+@given(st.integers(0, 100_000), st.integers(1, 20_000))
+def test_a_peak_gets_a_margin_and_never_nothing(peak: int, estimate: int) -> None:
+    known = {"key": Measured("m/a", Cost(1.0, peak))}
+    megabytes = expect(known, "key", "m/a", (estimate, 10)).megabytes
+    assert megabytes >= 100
+    assert megabytes >= peak * 1.1
+    assert megabytes <= max(100, peak * 1.1 + 1)
+
+
+# What units have cost
+
+
+def test_each_unit_has_its_origin_and_its_cost() -> None:
+    jobs = [*JOBS, make_job("operators/a", group="own")]
+    records = [
+        *(record("a"), record("b", "cache", 11.04), kept("c"), record("d", None, 3.0)),
+        record("operators"),
+    ]
+    known = {
+        JOBS[0].key: Measured("m/a", Cost(10.0, 6600)),
+        JOBS[1].key: Measured("m/b", Cost(138.0, 6100)),
+        jobs[-1].key: Measured("operators/a", Cost(5.0, 300)),
+    }
+    assert unit_costs(jobs, records, known) == (
+        UnitCost("m", "a", "compiled", 10.0, Cost(10.0, 6600)),
+        # Its object came from the cache: fetching it took 11 s.
+        UnitCost("m", "b", "cache", 11.0, Cost(138.0, 6100)),
+        UnitCost("m", "c", "kept", 0.0, None),
+        UnitCost("m", "d", None, 3.0, None),
     )
-    assert ninja_seconds(log) == {"units/m/a.o": 138.0, "units/m/b.o": 0.047}
 
 
-def test_no_log_is_no_time(tmp_path: Path) -> None:
-    assert ninja_seconds(tmp_path / "absent") == {}
+def test_a_later_build_from_the_cache_knows_what_its_units_cost(path: Path) -> None:
+    first = unit_costs(JOBS, [*map(record, "abcd")], write(path, map(record, "abcd")))
+    later = [record(name, "cache", 1.0, None) for name in "abcd"]
+    again = unit_costs(JOBS, later, write(path, later))
+    assert {one.origin for one in again} == {"cache"}
+    assert [one.cost for one in again] == [one.cost for one in first]
+    assert None not in [one.cost for one in again]
 
 
-def test_a_real_ninjas_log_is_read(tmp_path: Path) -> None:
-    ninja = shutil.which("ninja")
-    if ninja is None:
-        pytest.skip("NOT TESTED: ninja's own log, because this machine has no ninja")
-    (tmp_path / "build.ninja").write_text(
-        "rule slow\n  command = sleep 0.2 && touch $out\nbuild units/m/a.o: slow\n"
-    )
-    subprocess.run([ninja, "-C", tmp_path], check=True, capture_output=True)
-    assert 0.2 <= ninja_seconds(tmp_path / ".ninja_log")["units/m/a.o"] < 60
+def test_what_is_lowered_is_measured_apart(path: Path) -> None:
+    """The same unit with an assembler that does other work has another key."""
+    lowered = dataclasses.replace(JOBS[0], key="f" * 64)
+    write(path, [record("a", seconds=10.0)], JOBS[:1])
+    known = write(path, [record("a", seconds=90.0)], [lowered])
+    for job, seconds in ((JOBS[0], 10.0), (lowered, 90.0)):
+        (found,) = unit_costs([job], [kept("a")], known)
+        assert found.cost == Cost(seconds, 7)

@@ -20,7 +20,7 @@ from aot.manifest import Compilers, hash_operator_sources, make_manifest, make_p
 from aot.plan import BuildPlan, ModulePlan, Unit, Versions
 
 UNITS = tuple(
-    Unit(name, f"@FLASHINFER@/csrc/{name}.cu", "cuda", ("-O3", "-std=c++17"), digest * 64, 700, 10)
+    Unit(name, f"@FLASHINFER@/csrc/{name}.cu", "cuda", ("-O3", "-std=c++17"), digest * 64)
     for name, digest in (("csrc_a", "a"), ("csrc_b", "b"))
 )
 ROWS = (quantization("12.0f"), kv_dequantization("9.0a", "12.0f"))

@@ -50,6 +50,15 @@ def test_each_further_target_costs_more() -> None:
     assert estimate(source, TARGETS)[0] == found.megabytes
 
 
+def test_our_own_sources_are_known_by_the_names_of_their_jobs() -> None:
+    runtime, operators = (estimate(Path(name)) for name in ("tvm_ffi/error", "operators/gemm"))
+    anything = estimate(Path("new.cu"))
+    assert len({runtime, operators, anything}) == 3
+    assert runtime < operators < anything
+    # What we add to a module is compiled as FlashInfer's device code is.
+    assert estimate(Path("@OPERATORS@/modules/nvfp4_moe_runners.cu"))[0] > 1000
+
+
 def test_anything_has_an_estimate() -> None:
     assert ESTIMATES[-1].pattern == "*"
     assert estimate(Path("new.cu")) == dataclasses.astuple(ESTIMATES[-1])[1:3]

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from compile_jobs import make_job
 from flashinfer_beside import binding, build, use
 
 from aot import locks
 from aot.catalog import PRESETS
+from aot.compile.job_list import JobList
 from aot.errors import BuildError, PlanError
 from aot.host_compiler import find_host_compiler
 
@@ -76,9 +78,11 @@ def test_sources_stay_behind(name, stays):
 
 def make_build(folder: Path, monkeypatch, source: str, lowering: str = "") -> build.Built:
     """A build of one module, whose only unit is compiled here."""
-    units = folder / "units" / "fp4_quantization_100"
-    units.mkdir(parents=True)
-    (folder / "plan").mkdir()
+    job = make_job("fp4_quantization_100/kernels_quantization")
+    own = make_job("operators/gemm", group="own")
+    listed = JobList((job, own), *(folder / name for name in ("objects", "s", "l", "c")), ())
+    (folder / "plan").mkdir(parents=True)
+    (folder / "plan" / "jobs.json").write_text(json.dumps(listed.to_json()))
     (folder / "plan" / "plan.json").write_text("{}")
     site = folder / "site"
     roots = {
@@ -96,9 +100,10 @@ def make_build(folder: Path, monkeypatch, source: str, lowering: str = "") -> bu
         versions=SimpleNamespace(flashinfer="0.7.2"),
     )
     monkeypatch.setattr(build.BuildPlan, "from_json", lambda _: plan)
-    with pytest.raises(PlanError, match=r"1 objects are not built, .*kernels_quantization.o"):
+    with pytest.raises(PlanError, match=rf"1 objects are not built, .*{job.key}\.o"):
         build.read_build(folder)
-    compile_c(source, units / "kernels_quantization.o")
+    compile_c(source, folder / "kernels_quantization.o")
+    listed.store.put(job, folder / "kernels_quantization.o", "compiled")
     (folder / "cuda" / "lib64").mkdir(parents=True)
     archive_empty(folder / "cuda" / "lib64" / "libcudart_static.a", folder)
     return build.read_build(folder)
@@ -224,7 +229,7 @@ def make_selected_module(folder: Path, source: str) -> tuple:
     roots = SimpleNamespace(
         cuda=folder / "cuda", flashinfer=folder / "flashinfer", expand=lambda flag: flag
     )
-    return plan, roots, module, [folder / f"{name}.o" for name in names]
+    return plan, roots, module, {name: folder / f"{name}.o" for name in names}
 
 
 BINDING = """

@@ -73,6 +73,7 @@ def test_the_run_side_reads_what_the_build_side_writes(tmp_path: Path, library: 
         "cuda_compiler": "13.0.88",
         "torch_minimum": "2.10",
         "torch_headers": "2.13.0",
+        "minimum_driver": "580",
     }
     assert [module.name for module in manifest.modules] == [row.name for row in ROWS]
     for module, row in zip(manifest.modules, ROWS, strict=True):
@@ -81,6 +82,13 @@ def test_the_run_side_reads_what_the_build_side_writes(tmp_path: Path, library: 
         assert dict(module.functions) == {
             function.name: function.operator for function in row.functions if function.operator
         }
+
+
+def test_a_cuda_version_that_is_not_released_names_no_driver(library: Path) -> None:
+    versions = dataclasses.replace(PLAN.versions, cuda="13.1")
+    manifest = make_manifest(dataclasses.replace(PLAN, versions=versions), library, "1.2.3")
+    assert manifest["versions"]["cuda"] == "13.1"
+    assert "minimum_driver" not in manifest["versions"]
 
 
 def test_a_lowered_plan_is_read_with_both_of_its_targets(tmp_path: Path, library: Path) -> None:
@@ -141,7 +149,7 @@ def test_a_plan_is_read_back_with_its_roots(tmp_path: Path) -> None:
 # The provenance
 
 COMPILERS = Compilers("13.0.88", "g++ (Debian 12.2.0-14) 12.2.0", "12.2.0")
-UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3", "-g"), "ab" * 32, 700, 10)
+UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3", "-g"), "ab" * 32)
 
 
 def test_the_provenance_has_every_unit_and_gives_the_plan_back() -> None:

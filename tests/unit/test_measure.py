@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from compile_jobs import make_job
 
-from aot import measure
-from aot.measure import Process, Watch, running_compilers, watching
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.compile.job import Job
+from aot.measure import Process, Watch, running_compilers
 
-ROOTS = Roots(
-    flashinfer=Path("/e/site-packages/flashinfer/data"),
-    tvm_ffi=Path("/e/site-packages/tvm_ffi"),
-    torch=Path("/e/site-packages/torch"),
-    cuda=Path("/cuda"),
-    python_include=Path("/python/include"),
-    workspace=Path("/build/flashinfer"),
-)
-GEMM = "@WORKSPACE@/.cache/flashinfer/0.7.2/{}/generated/gen/fp4_gemm_cutlass_half_128_64_128.cu"
-
-
-def unit(name: str, source: str, language: str = "cuda") -> Unit:
-    return Unit(name, source, language, (), "0" * 64, 700, 10)
-
-
-def module(name: str, targets: tuple[str, ...], *units: Unit) -> ModulePlan:
-    return ModulePlan(name, "family", targets, targets, units, ())
-
-
-QUANTIZATION = (
-    unit("kernels_quantization", "@FLASHINFER@/csrc/kernels/quantization.cu"),
-    unit("common_logger", "@FLASHINFER@/csrc/common/logger.cpp", "c++"),
-)
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(
-        module("q100", ("10.0a",), *QUANTIZATION),
-        module("q120f", ("12.0f",), *QUANTIZATION),
-        module("gemm", ("10.0a", "11.0a"), unit("gen_gemm", GEMM.format("100a_110a"))),
-        module("gemm_sm120", ("12.0f",), unit("gen_gemm", GEMM.format("120f"))),
-    ),
-    tvm_ffi_sources=(),
-    added_host_flags=(),
+GEMM = (
+    "/build/flashinfer/.cache/flashinfer/0.7.2/{}/generated/gen/fp4_gemm_cutlass_half_128_64_128.cu"
 )
 QUANTIZATION_SOURCE = "/e/site-packages/flashinfer/data/csrc/kernels/quantization.cu"
 LOGGER_SOURCE = "/e/site-packages/flashinfer/data/csrc/common/logger.cpp"
-GEMM_SOURCE = GEMM.format("100a_110a").replace("@WORKSPACE@", "/build/flashinfer")
-GEMM_120_SOURCE = GEMM.format("120f").replace("@WORKSPACE@", "/build/flashinfer")
+GEMM_SOURCE = GEMM.format("100a_110a")
+GEMM_120_SOURCE = GEMM.format("120f")
+OPERATOR_SOURCE = "/checkout/wheels/fp4aot/csrc/gemm.cpp"
+
+
+def job(name: str, source: str, *targets: str, compiler: str = "cicc") -> Job:
+    return make_job(name, source=Path(source), targets=targets, compiler=compiler)
+
+
+JOBS = (
+    job("q100/kernels_quantization", QUANTIZATION_SOURCE, "100a"),
+    job("q100/common_logger", LOGGER_SOURCE, "100a", compiler="cc1plus"),
+    job("q120f/kernels_quantization", QUANTIZATION_SOURCE, "120f"),
+    job("q120f/common_logger", LOGGER_SOURCE, "120f", compiler="cc1plus"),
+    job("gemm/gen_gemm", GEMM_SOURCE, "100a", "110a"),
+    job("gemm_sm120/gen_gemm", GEMM_120_SOURCE, "120f"),
+    job("operators/gemm", OPERATOR_SOURCE, compiler="cc1plus"),
+)
 
 
 @pytest.fixture
 def watch() -> Watch:
-    return Watch(PLAN, ROOTS)
+    return Watch(JOBS)
 
 
 def cicc(source: str, target: str, megabytes: int) -> Process:
@@ -70,9 +54,10 @@ def cicc(source: str, target: str, megabytes: int) -> Process:
 
 
 def host(module_name: str, unit_name: str, megabytes: int, *more: str) -> Process:
+    folder = f"/build/compiling/objects/0123456789abcdef/units/{module_name}/"
     arguments = (
-        *("cc1plus", "-quiet", "/tmp/sccache_nvccA/x_0.cudafe1.cpp", "-dumpdir"),
-        *(f"/build/wheel/units/{module_name}/", "-dumpbase", f"{unit_name}.cpp", *more),
+        *("cc1plus", "-quiet", "/tmp/sccache_nvccA/x_0.cudafe1.cpp", "-dumpdir", folder),
+        *("-dumpbase", f"{unit_name}.cpp", *more),
     )
     return Process("cc1plus", arguments, megabytes)
 
@@ -146,6 +131,31 @@ def test_other_peoples_compilers_do_not_count(watch: Watch) -> None:
     assert watch.peaks == {}
 
 
+def test_our_own_sources_count_too(watch: Watch) -> None:
+    watch.observe([host("operators", "gemm", 340, OPERATOR_SOURCE)])
+    assert watch.peaks == {"operators/gemm": 340}
+    assert watch.compiled == {"operators/gemm"}
+
+
+def test_what_all_of_them_take_now_is_told(watch: Watch) -> None:
+    """Also what cannot be told apart, and what only preprocesses: it takes memory all the same."""
+    shared = ("cudafe++", "--orig_src_path_name", QUANTIZATION_SOURCE, "--m64", "x_0.cpp4.ii")
+    assert (
+        watch.observe(
+            [
+                dataclasses.replace(cicc(GEMM_SOURCE, "100a", 5000), megabytes=4000),
+                dataclasses.replace(host("q100", "common_logger", 90, "-E"), megabytes=80),
+                Process("cudafe++", shared, 900, 700),
+                Process("cc1plus", ("cc1plus", "hello.cpp"), 9000, 9000),
+            ]
+        )
+        == 4780
+    )
+    # A peak is what was, not what is.
+    assert watch.peaks == {"gemm/gen_gemm": 5000}
+    assert watch.observe([]) == 0
+
+
 # The processes of this machine
 
 
@@ -154,7 +164,7 @@ def fake_proc(folder: Path, number: int, name: str, line: str, peak: int | None)
     place.mkdir()
     (place / "comm").write_text(f"{name}\n")
     (place / "cmdline").write_text(line.replace(" ", "\0") + "\0")
-    memory = f"VmPeak:\t 999999 kB\nVmHWM:\t   {peak} kB\nVmRSS:\t 1 kB\n" if peak else ""
+    memory = f"VmPeak:\t 999999 kB\nVmHWM:\t   {peak} kB\nVmRSS:\t 2050 kB\n" if peak else ""
     (place / "status").write_text(f"Name:\t{name}\n{memory}")
 
 
@@ -168,37 +178,25 @@ def test_compilers_are_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "version").write_text("Linux")
     found = sorted(running_compilers(tmp_path), key=lambda process: process.name)
     assert found == [
-        Process("cc1plus", ("cc1plus", "-E", "a.cpp"), 29),
-        Process("cicc", ("/cuda/cicc", "-arch", "compute_120f", "a.ii"), 6602),
+        Process("cc1plus", ("cc1plus", "-E", "a.cpp"), 29, 2),
+        Process("cicc", ("/cuda/cicc", "-arch", "compute_120f", "a.ii"), 6602, 2),
     ]
 
 
-def test_a_real_process_is_seen_while_it_runs(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "_SECONDS_BETWEEN", 0.01)
+def test_a_real_process_is_seen_while_it_runs(watch: Watch, tmp_path: Path) -> None:
     # The kernel knows a program by the name of its file.
     program = tmp_path / "cicc"
     program.symlink_to(os.path.realpath(sys.executable))
     code = "block = bytearray(120 << 20); print('ready', flush=True); input()"
     command = [program, "-I", "-c", code, "-arch", "compute_120f", GEMM_120_SOURCE]
-    with (
-        watching(watch),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
-    ):
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for _ in range(1000):
-            if watch.peaks.get("gemm_sm120/gen_gemm", 0) >= 120:
-                break
-            time.sleep(0.01)
+        now = watch.observe(running_compilers())
         process.communicate(b"\n")
-    assert 120 <= watch.peaks["gemm_sm120/gen_gemm"] < 400
+    assert 120 <= now < 400
+    assert now <= watch.peaks["gemm_sm120/gen_gemm"] < 400
     assert watch.compiled == {"gemm_sm120/gen_gemm"}
-
-
-def test_watching_ends_with_its_block(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_SECONDS_BETWEEN", 0.001)
-    with pytest.raises(KeyError), watching(watch):
-        raise KeyError
-    assert not [t for t in measure.threading.enumerate() if t.name == "compiler-memory"]
+    # When it has ended it is not there any more, and its peak stays.
+    assert watch.observe(running_compilers()) == 0
+    assert watch.peaks["gemm_sm120/gen_gemm"] >= 120

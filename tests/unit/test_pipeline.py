@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from aot import estimates, pipeline
+from aot.compile.job_list import JobList
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
-from aot.host_compiler import HostCompiler
+from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.lowering.toolkit import digest
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
@@ -68,7 +72,15 @@ def test_a_build_folder_with_a_blank_is_refused_before_anything_is_installed(
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toolkit:
+def chosen() -> list[tuple[set[str], object]]:
+    """The targets and the machine of every plan that is made."""
+    return []
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[tuple[set[str], object]]
+) -> Toolkit:
     """A toolkit, in place of what is found or installed; FlashInfer is not read."""
     root = tmp_path / "cuda"
     (root / "bin").mkdir(parents=True)
@@ -79,28 +91,34 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toolkit:
         *(root, Version("13.0"), Version("13.0.88"), root / "bin/nvcc", None, None, "test", ())
     )
     monkeypatch.setattr(pipeline.toolchain, "find_or_install", lambda *_: toolkit)
-    compiler = HostCompiler(tmp_path / "g++", Version("12"), "x86_64")
-    monkeypatch.setattr(pipeline, "find_host_compiler", lambda: compiler)
+    compiler = find_host_compiler()
+
+    def find(machine: str | None) -> HostCompiler:
+        return dataclasses.replace(compiler, machine=machine or "x86_64")
+
+    monkeypatch.setattr(pipeline, "find_host_compiler", find)
     site = tmp_path / "site"
     environment = FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5)
     monkeypatch.setattr(pipeline.environment, "ensure", lambda *_: environment)
     monkeypatch.setattr(pipeline.specs, "read", lambda *_: None)
-    unit = Unit("a", "@FLASHINFER@/a.cu", "cuda", ("-arch=sm_120f",), "0" * 64, 700, 10)
+    unit = Unit("a", "@FLASHINFER@/a.cu", "cuda", ("-arch=sm_120f",), "0" * 64)
     versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
 
-    def plan(preset: pipeline.catalog.Preset, *_: object) -> tuple[BuildPlan, Roots]:
+    def plan(preset: pipeline.catalog.Preset, *others: object) -> tuple[BuildPlan, Roots]:
         images = ("9.0a",) if preset.lowered else ("12.0f",)
         modules = (ModulePlan("m", "family", ("12.0f",), images, (unit,), ()),)
         lowering = digest() if preset.lowered else ""
+        targets = {name for module in preset.modules for name in module.architectures}
+        chosen.append((targets, others[-1]))
         return BuildPlan(preset.name, versions, modules, (), (), lowering), Roots(*[root] * 6)
 
     monkeypatch.setattr(pipeline, "make_plan", plan)
     return toolkit
 
 
-def prepare(preset: str, folder: Path) -> tuple[Prepared, list[str]]:
+def prepare(preset: str, folder: Path, **options: Any) -> tuple[Prepared, list[str]]:
     steps: list[str] = []
-    return pipeline.prepare(preset, folder, report=steps.append), steps
+    return pipeline.prepare(preset, folder, report=steps.append, **options), steps
 
 
 def test_a_lowered_preset_gets_a_toolkit_of_its_own(machine: Toolkit, tmp_path: Path) -> None:
@@ -136,12 +154,83 @@ def test_what_is_written_names_the_compiler_and_the_label(
     machine: Toolkit, tmp_path: Path, preset: str, label: str | None
 ) -> None:
     prepared, _ = prepare(preset, tmp_path / "build")
-    pipeline.write(prepared, tmp_path / "plan", 8000)
+    jobs = pipeline.write(prepared, tmp_path / "plan")
+    assert jobs[0].command[0] == str(prepared.nvcc)
+    assert (jobs[0].command[0] == str(machine.nvcc)) == (preset == "quick")
     text = (tmp_path / "plan" / "units.cmake").read_text()
-    assert f"[=[{prepared.nvcc}]=]" in text
-    assert (str(machine.nvcc) in text) == (preset == "quick")
     assert ("set(FP4AOT_LOCAL_VERSION [=[lowered]=])" in text) == (label is not None)
     variables = pipeline.version_variables(prepared.plan)
     assert variables == {"FP4AOT_LOCAL_VERSION": label or ""}
     table = (tmp_path / "plan" / "kernel_entries.cpp").read_text()
     assert f"kernels_are_lowered = {'true' if label else 'false'};" in table
+
+
+# What is written
+
+
+def test_the_jobs_that_are_written_are_those_that_are_returned(
+    machine: Toolkit, tmp_path: Path
+) -> None:
+    prepared, _ = prepare("quick", tmp_path / "build")
+    folder = prepared.folders.generated
+    jobs = pipeline.write(prepared, folder)
+    listed = JobList.from_json(json.loads((folder / "jobs.json").read_text()))
+    assert listed == pipeline.job_list(prepared, jobs)
+    assert listed.jobs == jobs == pipeline.jobs_of(prepared, folder)
+    # CMake links each of them from where the compilers put it.
+    text = (folder / "units.cmake").read_text()
+    for job in jobs:
+        assert f"[=[{listed.store.path(job)}]=]" in text
+        assert listed.store.path(job).is_relative_to(prepared.folders.objects)
+    assert jobs[0].name == "m/a"
+    names = {job.name for job in jobs}
+    assert {"operators/kernel_entries", "operators/gemm"} <= names
+
+
+def test_the_cache_runs_the_compilers(machine: Toolkit, tmp_path: Path) -> None:
+    prepared, _ = prepare("quick", tmp_path / "build")
+    launcher = pipeline.job_list(prepared, ()).launcher
+    assert launcher == tuple(pipeline.object_cache_command(prepared.folders.object_cache))
+    assert f"SCCACHE_DIR={prepared.folders.object_cache}" in launcher
+
+
+def test_nothing_is_written_outside_the_build_folder(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    names = [name for name, value in vars(Folders).items() if isinstance(value, property)]
+    paths = [getattr(folders, name) for name in names]
+    assert {"objects", "scratch", "logs", "costs", "record", "report"} <= set(names)
+    assert all(path.is_relative_to(tmp_path) for path in paths)
+    assert len(set(paths)) == len(paths)
+
+
+# Some of the targets, and another machine
+
+
+def test_only_the_targets_that_are_asked_for_are_planned(
+    machine: Toolkit, tmp_path: Path, chosen: list[tuple[set[str], object]]
+) -> None:
+    prepare("dense", tmp_path / "build")
+    prepare("dense", tmp_path / "build", architectures=("12.0f", "10.0a"))
+    assert chosen[0][0] > {"12.0f", "10.0a"}
+    assert chosen[1][0] == {"12.0f", "10.0a"}
+
+
+def test_a_target_that_the_preset_has_not_is_refused_before_anything_is_installed(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(PlanError, match=r"the preset quick has no 10\.3a"):
+        pipeline.prepare("quick", tmp_path / "build", architectures=("10.3a",))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("asked", "planned"), [(None, "x86_64"), ("aarch64", "aarch64")])
+def test_a_plan_is_for_the_machine_of_the_host_compiler(
+    machine: Toolkit,
+    tmp_path: Path,
+    chosen: list[tuple[set[str], object]],
+    asked: str | None,
+    planned: str,
+) -> None:
+    prepared, _ = prepare("quick", tmp_path / "build", machine=asked)
+    assert prepared.host_compiler.machine == planned
+    assert chosen[0][1] == planned

@@ -24,9 +24,11 @@ from aot.plan import (
     ADDED_HOST_FLAGS,
     BuildPlan,
     Roots,
+    Unit,
     check_targets,
     installed_version,
     make_plan,
+    narrowed,
     preset_named,
 )
 from aot.specs import SourceUnit, Specification, SpecificationSet
@@ -292,6 +294,7 @@ def test_what_is_built_around_the_units_changes_the_hash(machine: Machine) -> No
         dataclasses.replace(plan, tvm_ffi_sources=plan.tvm_ffi_sources[1:]),
         dataclasses.replace(plan, added_host_flags=()),
         dataclasses.replace(plan, lowering="0123456789abcdef"),
+        dataclasses.replace(plan, machine="aarch64"),
     ]
     assert len({plan.hash, *(other.hash for other in changed)}) == 1 + len(changed)
 
@@ -359,20 +362,100 @@ def test_units_that_would_share_an_object_are_refused(machine: Machine) -> None:
         machine.plan()
 
 
-def test_estimates_are_those_of_the_source_and_its_targets(machine: Machine) -> None:
+def test_a_unit_says_enough_to_estimate_what_it_costs(machine: Machine) -> None:
+    """By the folder and name of its source, and by the targets among its flags."""
     machine.flags["csrc/fp4_kv_dequantization.cu"] += [
         "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_120f,code=sm_120f",
     ]
+    seconds = {}
     for unit in machine.plan().units:
-        source = Path(unit.source)
-        assert (unit.memory_megabytes, unit.seconds) == estimate(source, unit.flags)
-    by_name = {unit.name: unit for unit in machine.plan().units}
-    assert by_name["kernels_quantization"].seconds > by_name["thop_quantize"].seconds
+        seconds[unit.name] = estimate(Path(unit.source), unit.flags)[1]
+        # The token in place of a folder changes nothing.
+        elsewhere = Path(unit.source.replace("@FLASHINFER@", "/site/flashinfer/data"))
+        assert estimate(elsewhere, unit.flags)[1] == seconds[unit.name]
+    assert seconds["kernels_quantization"] > seconds["thop_quantize"]
+    one_target = estimate(Path("csrc/fp4_kv_dequantization.cu"))[1]
+    assert seconds["csrc_fp4_kv_dequantization"] > one_target
+
+
+def test_what_is_known_of_costs_is_not_in_a_plan(machine: Machine) -> None:
+    """What a machine has measured would change the plan's hash."""
+    fields = set(Unit.__dataclass_fields__)
+    assert fields == {"name", "source", "language", "flags", "sha256"}
 
 
 def test_architectures_of_all_modules_are_in_order(machine: Machine) -> None:
     assert [str(one) for one in machine.plan().architectures] == ["9.0a", "12.0f"]
+
+
+# Some of the targets
+
+
+def targets_of(preset: Preset) -> dict[str, tuple[str, ...]]:
+    return {module.name: module.architectures for module in preset.modules}
+
+
+def test_only_the_targets_that_are_asked_for_are_left() -> None:
+    dense = catalog.PRESETS["dense"]
+    some = narrowed(dense, ["12.0f", "10.0a"])
+    assert some.name == dense.name
+    every = targets_of(dense)
+    left = {
+        name: tuple(one for one in targets if one in {"12.0f", "10.0a"})
+        for name, targets in every.items()
+    }
+    # A module that has none of them goes; the others keep their order.
+    assert targets_of(some) == {name: targets for name, targets in left.items() if targets}
+    assert 0 < len(some.modules) < len(dense.modules)
+    assert targets_of(narrowed(dense, ["10.0a", "12.0f"])) == targets_of(some)
+    assert targets_of(narrowed(some, ["12.0f"])) == targets_of(narrowed(dense, ["12.0f"]))
+
+
+@pytest.mark.parametrize("name", catalog.PRESETS)
+def test_none_and_all_of_them_are_the_preset(name: str) -> None:
+    preset = catalog.PRESETS[name]
+    assert narrowed(preset, ()) == preset
+    every = {one for targets in targets_of(preset).values() for one in targets}
+    assert narrowed(preset, sorted(every)) == preset
+
+
+def test_a_part_of_a_preset_is_another_plan(machine: Machine) -> None:
+    """The wheel of a part must not be taken for the whole."""
+    kv = catalog.PRESETS["quick"].modules[1]
+    assert kv.architectures == ("9.0a", "12.0f")
+    part = narrowed(QUICK, ["12.0f"])
+    assert len(part.modules) == 2
+    assert machine.plan(preset=part).hash != machine.plan().hash
+    assert [str(one) for one in machine.plan(preset=part).architectures] == ["12.0f"]
+
+
+@pytest.mark.parametrize("unknown", [["10.3a"], ["12.0f", "10.3a"], ["12.0a"], ["12.0"]])
+def test_a_target_that_the_preset_has_not_is_answered_with_those_it_has(
+    unknown: list[str],
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        narrowed(QUICK, unknown)
+    assert f"the preset quick has no {unknown[-1]}" in str(caught.value)
+    assert str(caught.value).endswith("its architectures are 9.0a, 12.0f")
+
+
+@pytest.mark.parametrize("name", ["", "sm_120", "12", "12.0g", "x", "12.0f,10.0a"])
+def test_a_malformed_target_is_refused(name: str) -> None:
+    with pytest.raises(ArchitectureError):
+        narrowed(QUICK, ["12.0f", name])
+
+
+# The machine
+
+
+@pytest.mark.parametrize("name", ["x86_64", "aarch64"])
+def test_a_plan_names_what_its_library_runs_on(machine: Machine, name: str) -> None:
+    plan, _ = make_plan(
+        *(QUICK, machine.specifications(), machine.environment(), machine.toolkit()), name
+    )
+    assert plan.machine == name
+    assert BuildPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 # Machine code for Hopper

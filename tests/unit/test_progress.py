@@ -1,4 +1,4 @@
-"""Progress: ninja's lines, and when it will be over."""
+"""Progress: ninja's lines while it links, and the audit's."""
 
 from __future__ import annotations
 
@@ -11,29 +11,12 @@ import pytest
 from rich.console import Console
 
 from aot import progress
-from aot.progress import NINJA_STATUS, Estimate, Finished, clock, follow, parse_line
+from aot.progress import NINJA_STATUS, Finished, clock, follow, parse_line
 
 
-class Clock:
-    """Time that passes only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
-    return clock
-
-
-def shown(lines: list[str], estimate: Estimate, *, terminal: bool = False) -> str:
+def shown(lines: list[str], *, terminal: bool = False) -> str:
     console = Console(file=io.StringIO(), width=120, force_terminal=terminal)
-    follow(lines, estimate, console)
+    follow(lines, console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -78,80 +61,37 @@ def test_lines_of_a_real_ninja(tmp_path: Path) -> None:
     assert steps == [Finished(1, 2, "compile m/a"), Finished(2, 2, "compile m/b")]
 
 
-# The estimate
-
-
-def test_at_first_the_catalogue_is_all_there_is(time: Clock) -> None:
-    estimate = Estimate({"m/a": 100, "m/b": 60, "m/c": 40}, jobs=2)
-    assert estimate.seconds_left() == 100
-    time.now += 30
-    assert estimate.seconds_left() == 70
-    # Later than expected: soon, but never over while something is left.
-    time.now += 1000
-    assert estimate.seconds_left() == 1
-
-
-def test_then_this_machines_speed_counts(time: Clock) -> None:
-    estimate = Estimate({"m/a": 100, "m/b": 60, "m/c": 40}, jobs=2)
-    time.now += 200
-    estimate.finish("compile m/a")
-    # Half of the work took 200 s.
-    assert estimate.seconds_left() == 200
-    estimate.finish("compile m/b")
-    time.now += 40
-    assert estimate.seconds_left() == pytest.approx(60)
-    estimate.finish("compile m/c")
-    assert estimate.seconds_left() == 0
-
-
-def test_less_than_half_does_not_tell_the_speed(time: Clock) -> None:
-    estimate = Estimate({"m/a": 10, "m/b": 90}, jobs=2)
-    time.now += 20
-    estimate.finish("compile m/a")
-    assert estimate.seconds_left() == 70
-
-
-def test_other_steps_do_not_count(time: Clock) -> None:
-    estimate = Estimate({"m/a": 100}, jobs=1)
-    estimate.finish("link libfp4aot.so")
-    estimate.finish("compile operators/quantization")
-    assert estimate.seconds_left() == 100
-    estimate.finish("compile m/a")
-    estimate.finish("compile m/a")
-    assert estimate.seconds_left() == 0
-
-
 # What is shown
 
 
-def test_a_log_gets_a_line_a_step_and_nothing_of_the_compilers(time: Clock) -> None:
+def test_a_log_gets_a_line_a_step_and_nothing_of_the_linker() -> None:
     lines = [
         "*** Building project with Ninja...\n",
-        "  [aot 1/3] compile m/[a]\n",
+        "  [aot 1/3] merge m/[a]\n",
         "a.cu(3): warning: [red]unused[/red]\n",
-        "  [aot 2/3] compile m/b\n",
+        "  [aot 2/3] check the type schemas\n",
         "  [aot 3/3] link libfp4aot.so\n",
     ]
-    estimate = Estimate({"m/[a]": 100, "m/b": 100}, jobs=1)
-    time.now += 65
-    assert shown(lines, estimate).splitlines() == [
-        "[1/3] compile m/[a] (about 1:05 left)",
-        "[2/3] compile m/b (about 0:00 left)",
-        "[3/3] link libfp4aot.so (about 0:00 left)",
+    assert shown(lines).splitlines() == [
+        "[1/3] merge m/[a]",
+        "[2/3] check the type schemas",
+        "[3/3] link libfp4aot.so",
     ]
 
 
-def test_a_terminal_gets_a_bar(time: Clock) -> None:
-    text = shown(["[aot 2/3] compile m/b\n"], Estimate({"m/b": 1}, jobs=1), terminal=True)
-    assert "compile m/b" in text
+def test_a_terminal_gets_a_bar() -> None:
+    text = shown(["[aot 2/3] merge m\n"], terminal=True)
+    assert "merge m" in text
     assert "2/3" in text
 
 
-def test_after_a_resumed_build_nothing_is_left(time: Clock) -> None:
-    estimate = Estimate({"m/a": 115, "m/b": 10}, jobs=1)
-    time.now += 10
-    # Ninja finds m/a finished, and has one step to do.
-    assert shown(["[aot 1/1] compile m/b\n"], estimate) == "[1/1] compile m/b (about 0:00 left)\n"
+def test_after_a_resumed_build_the_steps_that_are_left_count() -> None:
+    # Ninja finds the modules merged, and has one step to do.
+    assert shown(["[aot 1/1] link libfp4aot.so\n"]) == "[1/1] link libfp4aot.so\n"
+
+
+def test_nothing_to_link_shows_nothing() -> None:
+    assert shown(["ninja: no work to do.\n"]) == ""
 
 
 # The audit

@@ -47,6 +47,14 @@ def test_a_sum_with_a_part_missing_is_not_shown() -> None:
     assert gemm.megabytes == 5300
 
 
+def test_units_are_counted_by_where_their_objects_are_from() -> None:
+    origins = ("compiled", "cache", "kept", "imported", "imported", None)
+    units = tuple(UnitCost("gemm", "a", origin, 1.0, None) for origin in origins)
+    (gemm,) = module_reports(["gemm"], IMAGES, units)
+    shown = printed((gemm,))[0][-1]
+    assert shown == "1 compiled, 1 from the cache, 1 kept, 2 from shards"
+
+
 def test_a_module_without_units_has_no_time() -> None:
     assert ModuleReport("x", (), ()).seconds is None
 

@@ -22,7 +22,7 @@ from fp4aot import _verify
 from fp4aot._verify import CAUSES, Problem, hash_of_sources, verify
 
 ROW = quantization("12.0f")
-UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3",), "a" * 64, 700, 10)
+UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3",), "a" * 64)
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),

@@ -16,7 +16,11 @@ from rich.console import Console
 from aot import wheel_maker
 from aot.architectures import Architecture
 from aot.audit import Finding, LibraryReport, ModuleImages, WheelReport
-from aot.build import Compiled
+from aot.build import Built, Compiled
+from aot.compile import events
+from aot.compile.admission import Limits
+from aot.compile.events import Listener
+from aot.compile.record import BuildRecord
 from aot.costs import Cost, UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import AuditError, BuildError
@@ -28,7 +32,7 @@ from aot.wheel_maker import LIBRARY, NOTICES, FinishedWheel, build_wheel, expect
 
 
 def unit(name: str, language: str) -> Unit:
-    return Unit(name, f"@FLASHINFER@/{name}", language, (), "0" * 64, 700, 10)
+    return Unit(name, f"@FLASHINFER@/{name}", language, (), "0" * 64)
 
 
 PLAN = BuildPlan(
@@ -101,7 +105,9 @@ def test_images_are_expected_unit_by_unit_in_the_order_of_the_link(prepared: Pre
     ]
     cmake = (Path(wheel_maker.__file__).parents[1] / "CMakeLists.txt").read_text()
     assert "foreach(module IN LISTS FP4AOT_MODULES)" in cmake
-    assert "${operator_objects} ${module_objects}" in cmake
+    assert "${FP4AOT_OBJECTS_operators} ${module_objects}" in cmake
+    # And within a module in the order of its units.
+    assert "${module_object} ${FP4AOT_OBJECTS_${module}}" in cmake
 
 
 def test_images_of_a_lowered_plan_are_those_that_it_is_lowered_to(prepared: Prepared) -> None:
@@ -178,19 +184,41 @@ def report(wheel: Path, *, passed: bool = True) -> WheelReport:
     )
 
 
+LIMITS = Limits(2, 8000)
+
+
+def built(
+    wheel: Path,
+    seconds: float = 65.4,
+    *,
+    cache: tuple[int, int] | None = (3, 1),
+    samples: tuple[tuple[float, int], ...] = (),
+    units: tuple[UnitCost, ...] = (),
+) -> Built:
+    hits, misses = cache or (None, None)
+    record = BuildRecord(
+        *("test", PLAN.hash, {}, "x86_64", "2026-01-01T00:00:00+00:00"),
+        *(60.0, LIMITS.workers, LIMITS.megabytes, (), samples),
+        cache_hits=hits,
+        cache_misses=misses,
+    )
+    return Built(wheel, seconds, Compiled(record, units))
+
+
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Compiles nothing; lists the wheels that were audited, and whether one was before."""
     audited: list[tuple[str, bool]] = []
 
-    def compile_wheel(_: Prepared, out: Path, *__: object) -> Compiled:
-        return Compiled(make_wheel(out), 65.4, 3, 1)
+    def build(_: Prepared, out: Path, limits: Limits, __: Console, listen: Listener) -> Built:
+        assert (limits, listen) == (LIMITS, events.nobody)
+        return built(make_wheel(out))
 
     def audit_wheel(wheel: Path, *_: object, **options: object) -> WheelReport:
         audited.append((wheel.name, "earlier" in options))
         return report(wheel)
 
-    monkeypatch.setattr(wheel_maker.build, "compile_wheel", compile_wheel)
+    monkeypatch.setattr(wheel_maker.build, "build", build)
     monkeypatch.setattr(wheel_maker, "audit_wheel", audit_wheel)
     return audited
 
@@ -198,7 +226,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 def test_a_wheel_is_audited_before_and_after_it_is_tagged(
     prepared: Prepared, tmp_path: Path, backend: list[tuple[str, bool]]
 ) -> None:
-    finished = build_wheel(prepared, tmp_path / "dist", Console())
+    finished = build_wheel(prepared, tmp_path / "dist", LIMITS, Console(), events.nobody)
     name = "fp4aot-0.1.0-py3-none-{}.whl"
     tagged = name.format("manylinux_2_28_x86_64")
     # Minutes of disassembly are not repeated for a tag.
@@ -218,13 +246,13 @@ def test_a_wheel_that_fails_is_not_kept(
         wheel_maker, "audit_wheel", lambda wheel, *_, **__: report(wheel, passed=False)
     )
     with pytest.raises(AuditError, match="exports shown"):
-        build_wheel(prepared, tmp_path / "dist", Console())
+        build_wheel(prepared, tmp_path / "dist", LIMITS, Console(), events.nobody)
     assert list(tmp_path.glob("**/*.whl")) == []
 
 
 def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
     wheel = tmp_path / "fp4aot.whl"
-    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    finished = FinishedWheel(wheel, PLAN, built(wheel), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())
@@ -234,7 +262,25 @@ def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
     data = finished.to_json()
     assert data["plan_hash"] == PLAN.hash
     assert data["modules"] == {"quantization": ("12.0f",), "kv": ("9.0a", "12.0f")}
-    assert (data["size"], data["cache_hits"]) == (1_500_000, 3)
+    assert (data["size"], data["cache_hits"], data["cache_misses"]) == (1_500_000, 3, 1)
+    assert data["build_seconds"] == 65.4
+
+
+@pytest.mark.parametrize(
+    ("samples", "peak"), [(((0.1, 900), (1.2, 6100), (2.3, 4000)), 6100), ((), 0)]
+)
+def test_the_summary_has_the_most_memory_that_compilers_took(
+    tmp_path: Path, samples: tuple[tuple[float, int], ...], peak: int
+) -> None:
+    wheel = tmp_path / "fp4aot.whl"
+    finished = FinishedWheel(wheel, PLAN, built(wheel, samples=samples), report(wheel))
+    data = finished.to_json()
+    assert (data["peak_megabytes"], data["limit_megabytes"]) == (peak, 8000)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(finished.table())
+    # Where nothing was compiled there is nothing to say of it.
+    assert ("at most 6100 of 8000 MB" in captured.get()) == bool(samples)
 
 
 def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
@@ -245,7 +291,7 @@ def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
         modules=(dataclasses.replace(quantization, images=("9.0a",)), kv),
         lowering="0123456789abcdef",
     )
-    finished = FinishedWheel(wheel, plan, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    finished = FinishedWheel(wheel, plan, built(wheel), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())
@@ -254,7 +300,7 @@ def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
     assert data["lowering"] == "0123456789abcdef"
     # A machine finds there what is in the wheel, not what it was compiled for.
     assert data["modules"] == {"quantization": ("9.0a",), "kv": ("9.0a", "12.0f")}
-    normal = FinishedWheel(wheel, PLAN, Compiled(wheel, 65.4, 3, 1), report(wheel))
+    normal = FinishedWheel(wheel, PLAN, built(wheel), report(wheel))
     assert normal.to_json()["lowering"] == ""
 
 
@@ -266,7 +312,7 @@ def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None
     library = dataclasses.replace(library, modules=images)
     audited = dataclasses.replace(audited, libraries=(library,))
     units = (UnitCost("kv", "a", "cache", 2.0, Cost(61.0, 700)),)
-    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 5, None, None, units), audited)
+    finished = FinishedWheel(wheel, PLAN, built(wheel, 5, cache=None, units=units), audited)
     rows = {row["name"]: row for row in finished.to_json()["module_reports"]}
     assert list(rows) == ["quantization", "kv"]
     assert list(rows["kv"]["architectures"]) == ["9.0a", "12.0f"]
@@ -280,7 +326,7 @@ def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None
 
 def test_without_a_cache_the_summary_does_not_speak_of_one(tmp_path: Path) -> None:
     wheel = tmp_path / "fp4aot.whl"
-    finished = FinishedWheel(wheel, PLAN, Compiled(wheel, 5, None, None), report(wheel))
+    finished = FinishedWheel(wheel, PLAN, built(wheel, 5, cache=None), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())

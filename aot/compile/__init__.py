@@ -1,0 +1,1 @@
+"""Compile translation units: what is compiled, where objects are kept, and in which order."""
