@@ -1,5 +1,4 @@
-"""The project's commands: ``nox -s wheel``, ``test``, ``unit``, ``lint``, ``gpu``, ``benchmarks``,
-``lowered``, ``build_time``, ``integrations``.
+"""The project's commands; ``nox --list`` says what each does.
 
 Everything is written below ``build/`` and ``dist/``; nothing but Python, git and a C++ compiler is
 expected of the machine.
@@ -197,3 +196,39 @@ def toolkit(session: nox.Session) -> str:
     """Return the folder of the CUDA toolkit that builds use."""
     found = json.loads(session.run("python", "-m", "aot", "toolchain", "--json", silent=True))
     return next(candidate["place"] for candidate in found if candidate["accepted"])
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into build/site and check it. Needs Python 3.11 or newer.
+
+    `nox -s docs -- serve` serves it afterwards; `-- browser` fails where Chromium is missing.
+    """
+    session.install(*group("build", "docs"))
+    # Built anew: a page that is gone must not be found by a link.
+    site = ROOT / "build" / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    # -E: a page that is kept from an earlier build would keep its warnings to itself.
+    build = ("-E", "-W", "--keep-going", "-q", "-b", "html", "-d", str(ROOT / "build" / "doctrees"))
+    session.run("python", "-m", "sphinx", *build, "docs", str(site))
+    tests = ["tests/docs", "--ignore=tests/docs/test_adding_a_module.py"]
+    has_browser = shutil.which("chromium") and shutil.which("chromedriver")
+    if not has_browser and "browser" not in session.posargs:
+        tests.append("--ignore=tests/docs/test_browser.py")
+    session.run("python", "-m", "pytest", *tests, env={"FP4AOT_SITE": str(site)})
+    if "--ignore=tests/docs/test_browser.py" in tests:
+        session.warn(
+            "The browser check did NOT run: there is no chromium and chromedriver on PATH "
+            "(Debian: apt-get install chromium chromium-driver)."
+        )
+    session.log(f"site       {(site / 'index.html').relative_to(ROOT)}")
+    if "serve" in session.posargs:
+        serve = ("-m", "http.server", "--bind", "127.0.0.1", "8000", "--directory", str(site))
+        session.run("python", *serve)
+
+
+@nox.session
+def walk_through(session: nox.Session) -> None:
+    """Do what docs/adding-a-module.md says, in a copy of the tree: 2 minutes after any build."""
+    session.install(*group("build", "torch", "test"))
+    session.run("python", "-m", "pytest", "tests/docs/test_adding_a_module.py", *session.posargs)
