@@ -29,10 +29,11 @@ def group(*names: str) -> list[str]:
     return [item for name in names for item in nox.project.dependency_groups(PROJECT, name)]
 
 
-def build_wheel(session: nox.Session, preset: str) -> dict:
+def build_wheel(session: nox.Session, preset: str, *options: str) -> dict:
     """Build and audit a wheel; return its report."""
     REPORT.parent.mkdir(exist_ok=True)
-    session.run("python", "-m", "aot", "build", "--preset", preset, "--report", str(REPORT))
+    command = ["python", "-m", "aot", "build", "--preset", preset, "--report", str(REPORT)]
+    session.run(*command, *options)
     return json.loads(REPORT.read_text())
 
 
@@ -116,12 +117,60 @@ def test(session: nox.Session) -> None:
 
 
 @nox.session
+def cross(session: nox.Session) -> None:
+    """Build the wheel for aarch64 on another machine, and run it in an emulator.
+
+    On Debian 12, with its packages g++-aarch64-linux-gnu and qemu-user. A Python for it and torch
+    are downloaded on the first run. `nox -s cross -- PRESET` builds another preset than `quick`.
+    """
+    session.install(*group("build", "test"))
+    preset = session.posargs[0] if session.posargs else "quick"
+    build_wheel(session, preset, "--platform", "aarch64")
+    session.run("python", "-m", "pytest", "tests/cross", env={"FP4AOT_REPORT": str(REPORT)})
+
+
+@nox.session
 def integrations(session: nox.Session) -> None:
     """Run SGLang's and vLLM's own code against the wheel: downloads 465 MB, takes 15 minutes."""
     session.install(*group("build", "torch", "test"))
     report = build_wheel(session, "quick")
     session.install("--no-deps", "--force-reinstall", report["wheel"])
     session.run("python", "-m", "pytest", "tests/integrations", *session.posargs)
+
+
+@nox.session
+def selftest(session: nox.Session) -> None:
+    """Install a wheel where no compiler is and run its self-test: `nox -s selftest -- WHEEL`."""
+    if len(session.posargs) != 1:
+        session.error("name one wheel: nox -s selftest -- dist/….whl")
+    result = run_selftest(session, Path(session.posargs[0]).resolve())
+    session.log(f"self-test  {result['summary']}")
+
+
+@nox.session
+def shipping(session: nox.Session) -> None:
+    """Check workflows, Dockerfiles, the bake file and the release check. Arguments go to pytest."""
+    session.install(*group("build", "test", "shipping"))
+    slow = ("--ignore", "tests/shipping/images")
+    session.run("python", "-m", "pytest", "tests/shipping", *slow, *session.posargs)
+
+
+@nox.session
+def images(session: nox.Session) -> None:
+    """Build both images without Docker and run the result. Arguments go to pytest.
+
+    As root, with buildah, debootstrap and runc, which are Debian's packages. The first run takes 40
+    minutes on two busy cores.
+    """
+    session.install(*group("build", "test"))
+    session.run("python", "-m", "pytest", "tests/shipping/images", *session.posargs)
+
+
+@nox.session(name="release-check")
+def release_check(session: nox.Session) -> None:
+    """Run everything that a release needs and print a checklist: `--only NAME`, `--json`."""
+    session.install(*group("build", "shipping"))
+    session.run("python", "-m", "aot.release_check", *session.posargs)
 
 
 @nox.session

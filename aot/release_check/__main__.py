@@ -1,0 +1,5 @@
+"""``python -m aot.release_check``."""
+
+from aot.release_check.commands import main
+
+main()
