@@ -24,7 +24,7 @@ they are, nothing is asked.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -44,6 +44,8 @@ class Instruction:
         The major versions of the targets that have it under this name.
     every_kernel
         Whether each kernel must hold it; else one of an image must.
+    kernels
+        Found in the symbols of the kernels that this is about; None for all kernels of an image.
     """
 
     what: str
@@ -51,6 +53,11 @@ class Instruction:
     cause: str
     majors: tuple[int, ...] = (10, 11, 12)
     every_kernel: bool = True
+    kernels: re.Pattern[str] | None = None
+
+    def is_about(self, kernel: str) -> bool:
+        """Say whether a kernel, by its symbol, may be asked for it."""
+        return self.kernels is None or self.kernels.search(kernel) is not None
 
 
 _WAIT: Final = "the wait for the kernel before it (griddepcontrol.wait)"
@@ -95,6 +102,8 @@ _GEMM: Final = (
         majors=_LOWERED,
     ),
 )
+# Beside its products, a grouped GEMM has a kernel that prepares their arguments.
+_GROUPED_GEMM: Final = tuple(replace(one, kernels=re.compile("GemmUniversal")) for one in _GEMM)
 _QUANTIZATION: Final = (
     Instruction(
         _WAIT,
@@ -117,7 +126,7 @@ REQUIRED: Final = (
     ("fp4_kv_quant/*", _QUANTIZATION[1:]),
     # The launchers of its products: the rest sorts, quantizes and adds up.
     ("fused_moe_*/*_gemm_grouped_*", _GEMM),
-    ("gemm_sm120/*_group_gemm_nvfp4_groupwise_*f16_*", _GEMM),
+    ("gemm_sm120/*_group_gemm_nvfp4_groupwise_*f16_*", _GROUPED_GEMM),
 )
 """Patterns of modules and their translation units, and what each image of such a unit holds. The
 first that fits counts. Others: no demand."""

@@ -113,10 +113,10 @@ def scan(cubin: Path, wanted: Sequence[Instruction], toolkit: Toolkit) -> Scan:
     )
     with closing(lines):
         for line in lines:
-            if _KERNEL.match(line):
+            if kernel := _KERNEL.match(line):
                 _end_of_kernel(result, left)
                 result.kernels += 1
-                left = set(wanted)
+                left = {one for one in wanted if one.is_about(kernel[1])}
             elif left and (match := _INSTRUCTION.match(line)):
                 for one in [one for one in left if one.mnemonic.fullmatch(match[1])]:
                     result.found[one].add(match[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import re
 import shutil
 import struct
@@ -393,6 +394,23 @@ def test_a_lowered_gemm_without_its_product_fails(tools: Tools, cc: str, product
     assert "1 of 1 images (a) lack the FP4 product, lowered to float16" in problem
 
 
+GROUPED = "gen_gemm_sm120_group_gemm_nvfp4_groupwise_bf16_sm120"
+
+
+def test_a_grouped_gemm_has_a_kernel_that_only_prepares(tools: Tools, cc: str) -> None:
+    product = kernel("13GemmUniversalI", "ACQBULK", LOWERED_SCALES, LOWERED_PRODUCT)
+    arguments = kernel("compute_arguments", "ACQBULK", "MOV R1, R2")
+    one = unit("gemm_sm120", GROUPED, A90)
+    _, problems = audited(tools, cc, [one], (A90, product + arguments))
+    assert problems == ()
+    # It alone is not enough, and every product is looked at.
+    _, problems = audited(tools, cc, [one], (A90, arguments))
+    assert len(problems) == 3
+    compiled_out = kernel("13GemmUniversalI", "ACQBULK", "EXIT")
+    _, problems = audited(tools, cc, [one], (A90, product + arguments + compiled_out))
+    assert len(problems) == 2
+
+
 @pytest.mark.parametrize("scales", ["F2FP.F16.F32.PACK_AB R1", "F2FP.F16.E5M2.UNPACK_B R1"])
 def test_a_lowered_gemm_without_its_block_scales_fails(tools: Tools, cc: str, scales: str) -> None:
     text = GOOD_LOWERED + kernel("other", "ACQBULK", scales, LOWERED_PRODUCT)
@@ -669,6 +687,7 @@ def test_a_real_library_is_attributed_and_measured(
     expected = LibraryExpectation(
         images={A100: 1, A110: 1, F120: 1},
         units=(unit("fp4_gemm_cutlass", "a", A100, A110), unit(SM120, "b", F120)),
+        machine=platform.machine(),
     )
     report = audit.audit_library(path, expected, real_toolkit)
     assert report.findings == ()
