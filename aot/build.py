@@ -204,10 +204,14 @@ def _command(prepared: Prepared, out: Path, limits: Limits) -> list[str]:
 
 
 def backend_environment(prepared: Prepared) -> dict[str, str]:
-    """Environment of the build backend: the version's label, and nothing that differs by run."""
+    """Environment of the build backend: of what it builds, and nothing that differs by run."""
     return {
         **os.environ,
         **pipeline.version_variables(prepared.plan),
+        # How Python's own tools are told which machine a wheel is for.
+        "_PYTHON_HOST_PLATFORM": f"linux-{prepared.plan.machine}",
+        # The backend sets it to this machine's compiler where it is not set.
+        "CXX": str(prepared.host_compiler.path),
         # The time of an archive's entries, and of the bill of materials.
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", pipeline.SOURCE_DATE_EPOCH),
         "NINJA_STATUS": progress.NINJA_STATUS,

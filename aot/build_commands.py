@@ -94,7 +94,7 @@ def _plan_table(prepared: Prepared, jobs: tuple[Job, ...], *, every_unit: bool) 
     targets = {module.name: module.targets for module in prepared.plan.modules}
     for name in (*targets, "tvm_ffi", "operators"):
         group = [job for job in jobs if job.module == name]
-        largest = max(job.megabytes for job in group)
+        largest = max((job.megabytes for job in group), default=0)
         seconds = clock(sum(job.seconds for job in group))
         table.add_row(name, targets.get(name, ""), str(len(group)), str(largest), seconds)
         for job in group if every_unit else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -73,12 +74,14 @@ def report_step(text: str) -> None:
 
 def run(app: typer.Typer) -> None:
     """Run one command; an error of ours is printed as it is and gives its own exit code."""
+    # `kill`, and a CI job that is cancelled, end a command as Ctrl-C does: it stops its compilers.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except AotError as error:
         _fail(error)
     except OSError as cause:
-        if cause.errno != errno.ENOSPC:
+        if cause.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         _fail(
             DiskFullError(

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from aot.codegen.symbols import EXPORT_PREFIX, SCHEMA_PREFIX, entry_symbol, schema_symbol
 from aot.errors import BuildError
+from aot.host_compiler import NATIVE_BINUTILS, Binutils
 from aot.link_selection import check_selection, read_symbols
 from aot.process import run
 
@@ -58,6 +59,7 @@ def link_module(
     *,
     selected: bool = False,
     replaced_symbols: Mapping[str, str] = MappingProxyType({}),
+    binutils: Binutils = NATIVE_BINUTILS,
 ) -> None:
     """Merge the objects of a module, rename its entry points and hide everything else.
 
@@ -75,6 +77,8 @@ def link_module(
         Whether the units are a part of FlashInfer's: then none may be missing or unneeded.
     replaced_symbols
         Functions that the module calls, and what it calls instead, besides `getenv`.
+    binutils
+        Those of the machine that the objects are for; by default this machine's.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def link_module(
         scratch = Path(name)
         merged, local = scratch / "merged.o", scratch / "local.o"
         run(
-            ["ld", "-r", "--force-group-allocation", "-o", merged, *objects],
+            [binutils.ld, "-r", "--force-group-allocation", "-o", merged, *objects],
             purpose=f"merge the objects of {module}",
             error=BuildError,
         )
@@ -104,7 +108,7 @@ def link_module(
         keep_file.write_text("\n".join(renames.values()) + "\n")
         run(
             [
-                "objcopy",
+                binutils.objcopy,
                 f"--redefine-syms={rename_file}",
                 f"--keep-global-symbols={keep_file}",
                 merged,

@@ -29,11 +29,14 @@ from aot.lowering import LOWERED_VERSION
 from aot.lowering.toolkit import make_toolkit
 from aot.manifest import compilers_of
 from aot.plan import BuildPlan, Roots, make_plan, narrowed, preset_named
+from aot.platform_tools import PlatformTools, find_platform_tools
+from aot.platforms import platform_named
 from aot.toolchain import Toolkit
 
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
 # sccache before 0.18 runs nvcc's steps as `nvcc --dryrun` lists them, and misreads the list of CUDA
-# 13.3 and newer: "fatbinary fatal: Could not open input file". The object store works all the same.
+# 13.3 and newer: "fatbinary fatal: Could not open input file". C++ is cached, and the object store
+# works as ever.
 _FIRST_WITHOUT_CACHE: Final = Version("13.3")
 SOURCE_DATE_EPOCH: Final = "1767225600"
 """Time stamp of everything in a wheel, unless the environment has another: 2026-01-01. So a wheel
@@ -134,6 +137,8 @@ class Prepared:
         The compiler that makes device code: that of the toolkit, unless the plan is lowered.
     environment, host_compiler, folders
         FlashInfer's environment, the C++ compiler, and where things are written.
+    tools
+        What the library is linked with, for the machine that it is for.
     """
 
     plan: BuildPlan
@@ -143,6 +148,7 @@ class Prepared:
     environment: FlashInferEnvironment
     host_compiler: HostCompiler
     folders: Folders
+    tools: PlatformTools
 
 
 def prepare(
@@ -184,9 +190,11 @@ def prepare(
             f"the build folder is '{folders.root}'; FlashInfer separates its flags by blanks, so "
             "its path must have none: move the checkout, or pass another --build-root"
         )
-    compiler = find_host_compiler(machine)
+    platform = platform_named(machine)
+    compiler = find_host_compiler(platform.machine)
     report(f"CUDA {cuda or catalog.DEFAULT_CUDA}: finding or installing the toolkit")
     toolkit = toolchain.find_or_install(cuda or catalog.DEFAULT_CUDA, folders.toolchain)
+    tools = find_platform_tools(platform, compiler, toolkit, folders.toolchain)
     report(f"FlashInfer {flashinfer or catalog.DEFAULT_FLASHINFER}: preparing its environment")
     flashinfer_environment = environment.ensure(
         flashinfer or catalog.DEFAULT_FLASHINFER, folders.environments
@@ -194,7 +202,7 @@ def prepare(
     report("reading FlashInfer's specifications")
     specifications = specs.read(chosen.modules, flashinfer_environment, toolkit, folders.workspace)
     plan, roots = make_plan(
-        chosen, specifications, flashinfer_environment, toolkit, compiler.machine
+        chosen, specifications, flashinfer_environment, toolkit, platform.machine
     )
     nvcc = toolkit.nvcc
     if chosen.lowered:
@@ -202,7 +210,7 @@ def prepare(
         folder = folders.lowering / str(toolkit.compiler_version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         nvcc = make_toolkit(toolkit.root, folder) / "bin" / "nvcc"
-    return Prepared(plan, roots, toolkit, nvcc, flashinfer_environment, compiler, folders)
+    return Prepared(plan, roots, toolkit, nvcc, flashinfer_environment, compiler, folders, tools)
 
 
 def write(prepared: Prepared, folder: Path) -> tuple[Job, ...]:
@@ -228,6 +236,7 @@ def write(prepared: Prepared, folder: Path) -> tuple[Job, ...]:
         prepared.roots,
         [(job, store.path(job)) for job in jobs],
         host_compiler=prepared.host_compiler.path,
+        tools=prepared.tools,
         prefix_maps=prefix_maps(prepared),
     )
     files.write_text(folder / "units.cmake", variables)
@@ -244,11 +253,7 @@ def job_list(prepared: Prepared, jobs: tuple[Job, ...]) -> JobList:
         scratch=folders.scratch,
         logs=folders.logs,
         costs=folders.costs,
-        launcher=tuple(
-            object_cache_command(folders.object_cache)
-            if prepared.toolkit.version < _FIRST_WITHOUT_CACHE
-            else ()
-        ),
+        launcher=tuple(object_cache_command(folders.object_cache)),
     )
 
 
@@ -272,6 +277,7 @@ def jobs_of(prepared: Prepared, generated: Path) -> tuple[Job, ...]:
         prefix_maps=prefix_maps(prepared),
         keys=make_key_maker(prepared.plan, name, prepared.roots.operators),
         known=costs.read_costs(prepared.folders.costs),
+        caches_device_code=prepared.toolkit.version < _FIRST_WITHOUT_CACHE,
     )
 
 

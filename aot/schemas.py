@@ -7,13 +7,15 @@ time, on the user's machine; so each function's own type schema is compared at b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aot.catalog import Function
 from aot.errors import BuildError
 from aot.plan import BuildPlan, ModulePlan
+from aot.process import run
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,27 @@ class CompiledSchema:
     function: str
     arguments: tuple[str, ...]
     result: str
+
+
+def run_probe(probe: Path, emulation: Sequence[str] = ()) -> tuple[CompiledSchema, ...]:
+    """Run the schema probe.
+
+    Parameters
+    ----------
+    probe
+        The program.
+    emulation
+        Command that runs it, where it is for another machine.
+
+    Raises
+    ------
+    BuildError
+        When it does not run: a module that was not checked is not linked.
+    """
+    done = run(
+        [*emulation, probe], purpose="read the type schemas of the modules", error=BuildError
+    )
+    return parse_probe(done.stdout)
 
 
 def parse_probe(output: str) -> tuple[CompiledSchema, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,7 @@ from aot.command_line import (
 from aot.compile import display
 from aot.compile.admission import make_limits
 from aot.compile.job_list import JobList
-from aot.errors import BuildError
+from aot.host_compiler import NATIVE_BINUTILS
 from aot.link_module import link_module
 from aot.manifest import (
     compilers_of,
@@ -42,8 +43,8 @@ from aot.manifest import (
     write_notices,
 )
 from aot.plan import BuildPlan
-from aot.process import run
-from aot.schemas import check_schemas, parse_probe
+from aot.platforms import check_wheel_platform
+from aot.schemas import check_schemas, run_probe
 
 steps = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -72,6 +73,7 @@ def plan_step(
         machine=platform or None,
         report=report_step,
     )
+    check_wheel_platform(prepared.plan.machine)
     pipeline.write(prepared, write)
 
 
@@ -85,21 +87,35 @@ def compile_step(jobs: Path, memory_limit: MemoryLimit = "") -> None:
 
 
 @steps.command("link-module")
-def link_module_step(plan: Path, module: str, out: Path, objects: list[Path]) -> None:
+def link_module_step(
+    plan: Path,
+    module: str,
+    out: Path,
+    objects: list[Path],
+    ld: Annotated[Path, typer.Option()] = NATIVE_BINUTILS.ld,
+    objcopy: Annotated[Path, typer.Option()] = NATIVE_BINUTILS.objcopy,
+) -> None:
     """Merge the objects of one module."""
     row = next(item for item in _plan(plan).modules if item.name == module)
     link_module(
         *(module, objects, [function.name for function in row.functions], out),
         selected=row.selected,
         replaced_symbols=lowered_symbols(row),
+        binutils=replace(NATIVE_BINUTILS, ld=ld, objcopy=objcopy),
     )
 
 
 @steps.command("check-schemas")
-def check_schemas_step(plan: Path, probe: Path, stamp: Path) -> None:
+def check_schemas_step(
+    plan: Path,
+    probe: Path,
+    stamp: Path,
+    emulation: Annotated[
+        list[str] | None, typer.Option(help="A word of the command that runs the probe.")
+    ] = None,
+) -> None:
     """Compare the type schemas that the probe prints with the catalogue."""
-    done = run([probe], purpose="read the type schemas of the modules", error=BuildError)
-    compiled = parse_probe(done.stdout)
+    compiled = run_probe(probe, emulation or ())
     check_schemas(_plan(plan), compiled)
     # Time stamps decide what ninja does next, so this one is always written.
     stamp.unlink(missing_ok=True)

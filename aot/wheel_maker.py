@@ -133,6 +133,7 @@ def expectation(prepared: Prepared) -> WheelExpectation:
         images=Counter(target for unit in units for target in unit.architectures),
         forbidden_prefixes=tuple(folder for folder, _ in prefix_maps(prepared)),
         units=units,
+        machine=prepared.plan.machine,
     )
     return WheelExpectation(libraries={LIBRARY: library}, notices=NOTICES, files=RECORDS)
 

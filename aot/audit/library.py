@@ -38,6 +38,8 @@ class LibraryExpectation:
     units
         The translation units with device code, in the order of the plan: each image is then known
         by its module, and its machine code is read.
+    machine
+        What its host code must be for: ``"x86_64"`` or ``"aarch64"``.
     """
 
     images: Mapping[Architecture, int | None]
@@ -47,6 +49,7 @@ class LibraryExpectation:
     undefined: tuple[str, ...] = symbols.ALLOWED_UNDEFINED
     forbidden_prefixes: tuple[str, ...] = ()
     units: tuple[DeviceUnit, ...] = ()
+    machine: str = "x86_64"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class LibraryReport:
         Empty when all is as expected.
     modules
         Its images by module and target, where the expectation names its units.
+    machine
+        What its host code runs on.
     """
 
     name: str
@@ -85,6 +90,7 @@ class LibraryReport:
     c_library_symbols: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     modules: tuple[ModuleImages, ...] = ()
+    machine: str = ""
 
     @property
     def passed(self) -> bool:
@@ -152,6 +158,7 @@ def audit_library(
         c_library_symbols=c_library_symbols,
         findings=tuple(Finding("error", problem, where) for problem in problems),
         modules=modules,
+        machine=dynamic.machine,
     )
 
 
@@ -187,6 +194,11 @@ def _dynamic_problems(
     dynamic: symbols.DynamicInfo, expectation: LibraryExpectation
 ) -> Iterator[str]:
     """Check what the loader will see."""
+    if dynamic.machine != expectation.machine:
+        yield (
+            f"is a library for {dynamic.machine}; its plan is for {expectation.machine}. Build it "
+            f"with the host compiler and the CUDA runtime of {expectation.machine}"
+        )
     foreign = dynamic.foreign_libraries(expectation.needed)
     if foreign:
         yield (
@@ -232,10 +244,12 @@ def _path_problems(path: Path, prefixes: tuple[str, ...]) -> Iterator[str]:
         return
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for prefix in prefixes:
-            start = data.find(prefix.encode())
-            if start < 0:
+            # A whole path: a checkout in /src is not what /usr/src names.
+            whole = rb"(?<![\w.+-])" + re.escape(prefix.encode()) + rb"(?![\w.+-])"
+            found = re.search(whole, data)
+            if found is None:
                 continue
-            example = _PRINTABLE.match(data, start)
+            example = _PRINTABLE.match(data, found.start())
             text = example[0].decode() if example else prefix
             yield (
                 f"names a folder of the build machine: {text[:200]!r}; "

@@ -15,6 +15,7 @@ from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
 from aot.errors import AuditError
+from aot.platforms import PLATFORMS
 
 ALLOWED_NEEDED: Final = (
     "libtorch.so",
@@ -75,6 +76,9 @@ class DynamicInfo:
         Its dynamic symbols.
     text_relocations, executable_stack
         Whether the loader has to make code writable, or the stack executable.
+    machine
+        What its code runs on: ``"aarch64"``; of machines that libraries are not built for, the name
+        that the format gives them, ``"EM_RISCV"``.
     """
 
     needed: tuple[str, ...]
@@ -83,6 +87,7 @@ class DynamicInfo:
     undefined: tuple[Symbol, ...]
     text_relocations: bool
     executable_stack: bool
+    machine: str
 
     def foreign_libraries(self, allowed: tuple[str, ...] = ALLOWED_NEEDED) -> tuple[str, ...]:
         """List what it needs and must not."""
@@ -159,7 +164,14 @@ def _read(elf: Any, path: Path) -> DynamicInfo:
             segment.header.p_type == "PT_GNU_STACK" and segment.header.p_flags & 1
             for segment in elf.iter_segments()
         ),
+        machine=machine_of(elf),
     )
+
+
+def machine_of(elf: Any) -> str:
+    """Name the machine that an ELF file is for."""
+    found = str(elf.header.e_machine)
+    return next((one.machine for one in PLATFORMS.values() if one.elf_machine == found), found)
 
 
 def _symbols(elf: Any, table: Any) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:

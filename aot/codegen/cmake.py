@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aot.compile.job import Job
+from aot.compile.jobs import prefix_map_flags
 from aot.compile.own_sources import COMMON_FLAGS
 from aot.errors import PlanError
 from aot.lowering import LOWERED_VERSION
 from aot.lowering.tensor_map_coordinates import WRAPPED_FUNCTIONS
 from aot.plan import BuildPlan, Roots
+from aot.platform_tools import PlatformTools
 
 
 def cmake_variables(
@@ -19,7 +21,8 @@ def cmake_variables(
     objects: Sequence[tuple[Job, Path]],
     *,
     host_compiler: Path,
-    prefix_maps: Iterable[tuple[str, str]],
+    tools: PlatformTools,
+    prefix_maps: Sequence[tuple[str, str]],
 ) -> str:
     """Return the file that CMakeLists.txt includes.
 
@@ -31,20 +34,23 @@ def cmake_variables(
         Every job, and where its object is.
     host_compiler
         Links, and compiles the probe of the type schemas.
+    tools
+        What else links, what is linked in, and what runs the probe.
     prefix_maps
         Pairs of folder and the name it gets in messages and debug information, so that no path of
         the build machine ends up in a binary.
     """
-    maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in prefix_maps]
+    maps = prefix_map_flags(prefix_maps)
     lines = ["# Generated from the build plan; do not edit."]
     add = lines.append
     add(_set("FP4AOT_PLAN_HASH", [plan.hash]))
     add(_set("FP4AOT_HOST_COMPILER", [str(host_compiler)]))
-    add(_set("FP4AOT_AR", ["ar"]))
+    for name, path in vars(tools.binutils).items():
+        add(_set(f"FP4AOT_{name.upper()}", [str(path)]))
+    add(_set("FP4AOT_EMULATION", [f"--emulation={word}" for word in tools.emulation]))
     add(_set("FP4AOT_HOST_FLAGS", [*COMMON_FLAGS, *plan.added_host_flags, *maps]))
     add(_set("FP4AOT_TVM_FFI_INCLUDES", [f"-I{roots.tvm_ffi / 'include'}"]))
-    add(_set("FP4AOT_TORCH_LIBRARY_DIR", [str(roots.torch / "lib")]))
-    add(_set("FP4AOT_CUDA_LIBRARY_DIR", [str(_library_folder(roots.cuda))]))
+    add(_set("FP4AOT_CUDA_RUNTIME", [str(tools.cuda_runtime)]))
     # What only a lowered plan needs; the variables are there, and empty, in every other.
     wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED_FUNCTIONS]
     add(_set("FP4AOT_LOCAL_VERSION", [LOWERED_VERSION] if plan.lowering else []))
@@ -55,13 +61,6 @@ def cmake_variables(
         paths = [str(path) for job, path in objects if job.module == name]
         add(_set(f"FP4AOT_OBJECTS_{name}", paths))
     return "\n".join(lines) + "\n"
-
-
-def _library_folder(cuda: Path) -> Path:
-    for name in ("lib64", "lib"):
-        if (cuda / name / "libcudart_static.a").exists():
-            return cuda / name
-    return cuda / "lib64"
 
 
 def _set(name: str, values: Iterable[str]) -> str:

@@ -32,6 +32,8 @@ class Job:
         Compute capabilities of its device code, as nvcc's programs name them: ``"100a"``.
     megabytes, seconds
         Peak memory and wall time that are expected: measured earlier, or estimated.
+    cached
+        Whether the object cache can take it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Job:
     targets: frozenset[str]
     megabytes: int
     seconds: float
+    cached: bool = True
 
     @property
     def module(self) -> str:

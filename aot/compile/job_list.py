@@ -13,7 +13,7 @@ from aot.compile import events
 from aot.compile.admission import Limits
 from aot.compile.events import Listener
 from aot.compile.job import Job
-from aot.compile.scheduler import CompilationFailed, Outcome, Settings, run_jobs
+from aot.compile.scheduler import Outcome, Settings, run_jobs
 from aot.compile.store import ObjectStore
 
 
@@ -49,7 +49,7 @@ class JobList:
         listen: Listener = events.nobody,
         keep: Callable[[Outcome], None] = lambda _: None,
     ) -> Outcome:
-        """Make what is missing, and keep what it has cost, also when a job fails.
+        """Make what is missing, and keep what it has cost, also when not all of it was made.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class JobList:
         listen
             Is told what happens.
         keep
-            Is given the outcome, also that of a build that failed.
+            Is given the outcome, also of a build that failed or was interrupted.
 
         Raises
         ------
@@ -73,15 +73,12 @@ class JobList:
             environ=os.environ,
             has_cache=bool(self.launcher),
         )
-        try:
-            outcome = run_jobs(self.jobs, self.store, settings, listen)
-        except CompilationFailed as failed:
-            self._record(failed.outcome)
-            keep(failed.outcome)
-            raise failed.error from failed
-        self._record(outcome)
-        keep(outcome)
-        return outcome
+
+        def finish(outcome: Outcome) -> None:
+            self._record(outcome)
+            keep(outcome)
+
+        return run_jobs(self.jobs, self.store, settings, listen, finish)
 
     def _record(self, outcome: Outcome) -> None:
         known = costs.read_costs(self.costs)

@@ -26,6 +26,7 @@ def make_jobs(
     prefix_maps: Sequence[tuple[str, str]],
     keys: KeyMaker,
     known: Mapping[str, Measured],
+    caches_device_code: bool = True,
 ) -> tuple[Job, ...]:
     """List every compiler run of a build: the modules' units in the plan's order, then our own.
 
@@ -39,13 +40,15 @@ def make_jobs(
         The compilers.
     prefix_maps
         Pairs of folder and the name it gets in messages and debug information, so that no path of
-        the build machine ends up in a binary.
+        the build machine ends up in a binary. The first that fits counts.
     keys
         Names the objects.
     known
         What earlier builds have measured.
+    caches_device_code
+        Whether the object cache understands this nvcc.
     """
-    maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in prefix_maps]
+    maps = prefix_map_flags(prefix_maps)
 
     def unit_job(module: ModulePlan, unit: Unit) -> Job:
         name = f"{module.name}/{unit.name}"
@@ -70,6 +73,7 @@ def make_jobs(
             targets=frozenset(Architecture.parse(one).sm for one in module.architectures),
             megabytes=expected.megabytes,
             seconds=expected.seconds,
+            cached=caches_device_code or not is_cuda,
         )
 
     jobs = [unit_job(module, unit) for module in plan.modules for unit in module.units]
@@ -93,6 +97,11 @@ def make_jobs(
             )
         )
     return tuple(jobs)
+
+
+def prefix_map_flags(prefix_maps: Sequence[tuple[str, str]]) -> list[str]:
+    """Write the maps for g++, of which the last that fits counts; of ours it is the first."""
+    return [f"-ffile-prefix-map={folder}={name}" for folder, name in reversed(prefix_maps)]
 
 
 def mapped(path: str, prefix_maps: Sequence[tuple[str, str]]) -> str:

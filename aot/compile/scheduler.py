@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,23 +84,6 @@ class Outcome:
     seconds: float
 
 
-class CompilationFailed(Exception):  # noqa: N818 (an outcome, which has its own error)
-    """A job failed.
-
-    Parameters
-    ----------
-    error
-        The reason, for a person.
-    outcome
-        What was done until then.
-    """
-
-    def __init__(self, error: BuildError, outcome: Outcome) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.outcome = outcome
-
-
 @dataclass
 class _Running:
     """One compiler at work."""
@@ -120,6 +103,7 @@ def run_jobs(
     store: ObjectStore,
     settings: Settings,
     listen: Listener = events.nobody,
+    keep: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
     """Make every object that is not in the store.
 
@@ -133,16 +117,26 @@ def run_jobs(
         How to run it.
     listen
         Is told what happens.
+    keep
+        Is given the outcome, also of a run that failed or was interrupted.
 
     Raises
     ------
     BuildError
-        When another build uses the same folder, or a job does not fit into memory even alone.
-    CompilationFailed
-        When a job failed; what ran beside it was finished and kept.
+        When another build uses the same folder, a job does not fit into memory even alone, or one
+        failed, of the kind of its failure; what ran beside it was finished and kept.
     """
     with _alone(settings.scratch):
-        return _Run(jobs, store, settings, listen).go()
+        run = _Run(jobs, store, settings, listen)
+        run.prepare()
+        try:
+            run.work()
+        finally:
+            run.stop()
+            outcome = run.outcome()
+            keep(outcome)
+        run.check()
+        return outcome
 
 
 class _Run:
@@ -170,24 +164,34 @@ class _Run:
     def now(self) -> float:
         return time.monotonic() - self.zero
 
-    def go(self) -> Outcome:
+    def prepare(self) -> None:
         self._take_stock()
         check_fits(self.waiting, self.settings.limits)
         self._tell_begin()
-        try:
-            while self.running or (not self.failed and (self.waiting or self.alone)):
-                self._start_what_fits()
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-                self._look()
-                for one in [one for one in self.running if one.process.poll() is not None]:
-                    self.running.remove(one)
-                    self._end(one)
-        finally:
-            _stop([one.process for one in self.running])  # interrupted
-        outcome = self._outcome()
+
+    def work(self) -> None:
+        while self.running or (not self.failed and (self.waiting or self.alone)):
+            self._start_what_fits()
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            self._look()
+            for one in [one for one in self.running if one.process.poll() is not None]:
+                self.running.remove(one)
+                self._end(one)
+
+    def stop(self) -> None:
+        """End what runs; something does only when the work was interrupted."""
+        _stop([one.process for one in self.running])
+        for one in self.running:
+            record = self.records[one.job.name]
+            self.records[one.job.name] = replace(record, end=self.now, failure="interrupted")
+
+    def outcome(self) -> Outcome:
+        records = tuple(self.records[job.name] for job in self.jobs)
+        return Outcome(records, tuple(self.samples), self.now)
+
+    def check(self) -> None:
         if self.failed:
-            raise CompilationFailed(self._error(*self.failed), outcome)
-        return outcome
+            raise self._error(*self.failed)
 
     # -- What is there already --
 
@@ -252,7 +256,8 @@ class _Run:
         made.unlink(missing_ok=True)
         log = self.settings.logs / job.module / f"{job.unit}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [*self.settings.launcher, *job.command, "-c", str(job.source), "-o", str(made)]
+        launcher = self.settings.launcher if job.cached else ()
+        command = [*launcher, *job.command, "-c", str(job.source), "-o", str(made)]
         kills = failure.memory_kills()
         with log.open("wb") as stream:
             process = _popen(command, stream, self.settings.environ, job.name)
@@ -312,7 +317,8 @@ class _Run:
     def _keep(self, one: _Running, end: float) -> None:
         job = one.job
         name = job.name
-        compiled = not self.settings.has_cache or name in self.watch.compiled
+        has_cache = self.settings.has_cache and job.cached
+        compiled = not has_cache or name in self.watch.compiled
         try:
             self.store.put(job, one.made, "compiled" if compiled else "cache")
         except OSError as cause:
@@ -358,11 +364,6 @@ class _Run:
             for one in self.running
         ]
         return pace * seconds_together([*left, *self.waiting, *self.alone], self.settings.limits)
-
-    def _outcome(self) -> Outcome:
-        return Outcome(
-            tuple(self.records[job.name] for job in self.jobs), tuple(self.samples), self.now
-        )
 
     def _error(self, job: Job, found: Failure) -> BuildError:
         record = self.records[job.name]

@@ -235,7 +235,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(path, "r:xz") as archive:
             yield archive
     except _DAMAGE as cause:
-        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+        if isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise  # not the archive's fault
         raise ShardError(
             f"{path} is not a whole shard ({cause or type(cause).__name__}); copy it again, or "

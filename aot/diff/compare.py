@@ -166,6 +166,7 @@ def _wheel(wheel: WheelContent) -> Rows:
         "preset": manifest["preset"],
         "plan": manifest["plan_hash"],
         "lowering": manifest.get("lowering") or "none",
+        "machine": manifest.get("machine") or "none",
     }
 
 

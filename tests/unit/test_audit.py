@@ -20,6 +20,7 @@ from aot import audit, toolchain
 from aot.architectures import Architecture
 from aot.audit import LibraryExpectation, WheelExpectation
 from aot.errors import AotError, AuditError, ToolchainError
+from aot.platforms import PLATFORMS
 from aot.toolchain import Toolkit
 
 F120 = Architecture(12, 0, "f")
@@ -109,7 +110,9 @@ def workshop(tmp_path: Path, cc: str) -> Workshop:
     return Workshop(tmp_path, cc)
 
 
-EXPECTED = LibraryExpectation(images={F120: 2})
+HERE = platform.machine()
+ELSEWHERE = next(machine for machine in PLATFORMS if machine != HERE)
+EXPECTED = LibraryExpectation(images={F120: 2}, machine=HERE)
 LISTING = listing(("elf", "120f"), ("elf", "120f"))
 
 
@@ -209,7 +212,7 @@ def test_device_code_that_differs_from_the_plan(
     found = problems(
         workshop,
         workshop.libtorch,
-        LibraryExpectation(images=expected, exports=("aoti_torch_x",)),
+        LibraryExpectation(images=expected, exports=("aoti_torch_x",), machine=HERE),
         listing(*images),
     )
     assert len(found) == 1
@@ -274,6 +277,34 @@ def test_unique_symbol_is_found(workshop: Workshop) -> None:
     assert "unique symbols: once" in found[0]
 
 
+def test_library_for_another_machine_is_refused_by_name(workshop: Workshop) -> None:
+    library = workshop.good_library()
+    expected = dataclasses.replace(EXPECTED, machine=ELSEWHERE)
+    found = problems(workshop, library, expected)
+    assert len(found) == 1
+    assert found[0].startswith(f"is a library for {HERE}; its plan is for {ELSEWHERE}.")
+    # The same the other way round: two bytes of its head say what it is for.
+    head = bytearray(library.read_bytes())
+    head[18:20] = ELF_NUMBERS[ELSEWHERE].to_bytes(2, "little")
+    library.write_bytes(head)
+    assert problems(workshop, library, expected) == []
+    assert problems(workshop, library)[0].startswith(f"is a library for {ELSEWHERE};")
+
+
+def test_library_for_an_unknown_machine_is_named_as_its_format_does(workshop: Workshop) -> None:
+    library = workshop.good_library()
+    head = bytearray(library.read_bytes())
+    head[18:20] = (243).to_bytes(2, "little")
+    library.write_bytes(head)
+    assert problems(workshop, library)[0].startswith("is a library for EM_RISCV;")
+
+
+def test_report_says_what_a_library_is_for(workshop: Workshop) -> None:
+    report = audit.audit_library(workshop.good_library(), EXPECTED, workshop.toolkit(LISTING))
+    assert report.machine == HERE
+    assert audit.as_json(report)["machine"] == HERE
+
+
 def test_allow_lists_are_patterns(workshop: Workshop) -> None:
     library = workshop.good_library(
         source="""
@@ -321,6 +352,7 @@ def test_absent_library_is_an_audit_error(workshop: Workshop) -> None:
 # Wheels
 
 INNER = "example/lib.so"
+ELF_NUMBERS = {"x86_64": 62, "aarch64": 183}
 TAG = f"linux_{platform.machine()}"
 
 
@@ -383,16 +415,17 @@ def test_right_tag_leaves_nothing_to_say(workshop: Workshop) -> None:
     assert wheel_report(workshop, make_wheel(workshop, tag=tag)).findings == ()
 
 
+# Version 2.34 of the C library moved this one in; older systems do not have it there.
+NEWER = """
+    #include <pthread.h>
+    static void *nothing(void *p) { return p; }
+    __attribute__((constructor)) static void other(void)
+    { pthread_t t; pthread_create(&t, 0, nothing, 0); }
+"""
+
+
 def test_wheel_that_claims_too_old_a_system_fails(workshop: Workshop) -> None:
-    library = workshop.good_library(
-        # Version 2.34 of the C library moved this one in; older systems do not have it there.
-        source="""
-            #include <pthread.h>
-            static void *nothing(void *p) { return p; }
-            __attribute__((constructor)) static void other(void)
-            { pthread_t t; pthread_create(&t, 0, nothing, 0); }
-        """
-    )
+    library = workshop.good_library(source=NEWER)
     wheel = make_wheel(workshop, tag=f"manylinux_2_5_{platform.machine()}", library=library)
     if "2_5_" in audit.platform_tag(wheel):
         pytest.skip("NOT TESTED: too old a tag, because this C library is as old")
@@ -401,10 +434,55 @@ def test_wheel_that_claims_too_old_a_system_fails(workshop: Workshop) -> None:
     assert "its libraries need" in report.findings[0].what
 
 
-def test_wheel_for_another_machine_fails(workshop: Workshop) -> None:
-    report = wheel_report(workshop, make_wheel(workshop, tag="manylinux_2_39_riscv64"))
+@pytest.mark.parametrize("tag", ["manylinux_2_39_riscv64", "linux_riscv64", "any"])
+def test_wheel_for_another_machine_fails(workshop: Workshop, tag: str) -> None:
+    report = wheel_report(workshop, make_wheel(workshop, tag=tag))
     assert not report.passed
-    assert "is tagged manylinux_2_39_riscv64 and holds" in report.findings[0].what
+    assert f"is tagged {tag} and holds {HERE} code" in report.findings[0].what
+
+
+@pytest.fixture
+def other_workshop(tmp_path: Path) -> Workshop:
+    """Makes libraries for another machine than this one."""
+    name = f"{ELSEWHERE}-linux-gnu-gcc"
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"NOT TESTED: libraries for {ELSEWHERE}, because {name} is not installed")
+    (tmp_path / "other").mkdir()
+    return Workshop(tmp_path / "other", found)
+
+
+def test_wheel_of_another_machine_gets_its_tag(other_workshop: Workshop) -> None:
+    wheel = make_wheel(other_workshop, tag=f"linux_{ELSEWHERE}")
+    platform_name = audit.platform_tag(wheel)
+    assert platform_name.startswith("manylinux_2_")
+    assert platform_name.endswith(f"_{ELSEWHERE}")
+    expected = dataclasses.replace(EXPECTED, machine=ELSEWHERE)
+    tagged = make_wheel(other_workshop, tag=platform_name)
+    report = audit.audit_wheel(
+        tagged, WheelExpectation(libraries={INNER: expected}), other_workshop.toolkit(LISTING)
+    )
+    assert report.findings == ()
+
+
+def test_newer_symbols_of_another_machine_need_a_newer_system(other_workshop: Workshop) -> None:
+    library = other_workshop.good_library(source=NEWER)
+    wheel = make_wheel(other_workshop, tag=f"manylinux_2_17_{ELSEWHERE}", library=library)
+    report = wheel_report(other_workshop, wheel)
+    what = [finding.what for finding in report.findings if finding.where == wheel.name]
+    assert f"is tagged manylinux_2_17_{ELSEWHERE}, and its libraries need" in what[0]
+    assert report.libraries[0].c_library == "2.34"
+
+
+def test_wheel_of_this_machine_fails_in_another_machines_plan(workshop: Workshop) -> None:
+    wheel = make_wheel(workshop, tag=audit.platform_tag(make_wheel(workshop)))
+    expected = WheelExpectation(
+        libraries={INNER: dataclasses.replace(EXPECTED, machine=ELSEWHERE)}, notices=("other",)
+    )
+    report = audit.audit_wheel(wheel, expected, workshop.toolkit(LISTING))
+    with pytest.raises(AuditError) as caught:
+        audit.require_passed(report)
+    assert f"{INNER} is a library for {HERE}; its plan is for {ELSEWHERE}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -618,7 +618,8 @@ def test_the_curve_lies_within_the_drawing(build: BuildRecord) -> None:
     heights = [y for _, y in found.points] + [y for _, y in found.grid]
     assert all(0 <= value <= 100 for value in heights + [x for x, _ in found.points])
     assert found.peak[1] == max(y for _, y in found.points) < 100
-    assert found.limit is None or 0 < found.limit < 100
+    # A limit of a millionth of the peak lies on the ground.
+    assert found.limit is None or 0 <= found.limit < 100
     assert 1 <= len(found.grid) <= 6
 
 

@@ -36,9 +36,10 @@ from aot.errors import (
     ToolchainError,
 )
 from aot.estimates import estimate
-from aot.host_compiler import find_host_compiler
+from aot.host_compiler import NATIVE_BINUTILS, find_host_compiler
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.platform_tools import PlatformTools
 from aot.progress import clock
 from aot.toolchain import Toolkit
 from aot.wheel_maker import FinishedWheel
@@ -90,6 +91,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, A
             FlashInferEnvironment(tmp_path, Version("0.7.2"), *(tmp_path,) * 5),
             find_host_compiler(),
             Folders(tmp_path),
+            PlatformTools(NATIVE_BINUTILS, tmp_path / "libcudart_static.a"),
         )
 
     monkeypatch.setattr(pipeline, "prepare", stand_in)
@@ -376,7 +378,8 @@ def test_the_cache_is_stopped_when_a_build_fails(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENOSPC, 9), (errno.EACCES, None), (errno.ENOENT, None)]
+    ("number", "code"),
+    [(errno.ENOSPC, 9), (errno.EDQUOT, 9), (errno.EACCES, None), (errno.ENOENT, None)],
 )
 def test_a_full_disk_ends_a_command_with_its_own_code(
     number: int,
@@ -398,6 +401,35 @@ def test_a_full_disk_ends_a_command_with_its_own_code(
         text = capsys.readouterr().err
         assert text.startswith("DiskFullError: no space is left on the disk for /build/plan.json;")
         assert "what is finished is kept" in text
+
+
+# Termination
+
+WAITING = """
+import time, typer
+from aot import command_line
+app = typer.Typer(pretty_exceptions_enable=False)
+@app.command()
+def wait() -> None:
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+command_line.run(app)
+"""
+
+
+def test_a_command_that_is_terminated_cleans_up() -> None:
+    """A build's compilers have process groups of their own: nobody else would end them."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.read() == "cleaned up\n"
+    assert process.returncode == 143
 
 
 # Shards

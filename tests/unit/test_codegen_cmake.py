@@ -15,7 +15,9 @@ from compile_jobs import make_job
 from aot.codegen.cmake import cmake_variables
 from aot.compile.job import Job
 from aot.errors import PlanError
+from aot.host_compiler import NATIVE_BINUTILS, Binutils
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.platform_tools import PlatformTools
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOST = "/usr/bin/g++"
@@ -46,6 +48,7 @@ PLAN = BuildPlan(
 )
 LOWERED = dataclasses.replace(PLAN, lowering="0123456789abcdef")
 ADDED = ("LOCAL_VERSION", "ADDED_LINK_FLAGS")
+TOOLS = PlatformTools(NATIVE_BINUTILS, Path("/cuda/lib64/libcudart_static.a"))
 MAPS = [("/checkout/build", "/usr/src/build"), ("/checkout", "/usr/src/fp4aot")]
 NAMES = (
     *(f"{module}/{unit}" for module, units in UNITS.items() for unit in units),
@@ -58,8 +61,11 @@ def text_of(
     plan: BuildPlan = PLAN,
     roots: Roots = ROOTS,
     objects: Sequence[tuple[Job, Path]] = OBJECTS,
+    tools: PlatformTools = TOOLS,
 ) -> str:
-    return cmake_variables(plan, roots, objects, host_compiler=Path(HOST), prefix_maps=MAPS)
+    return cmake_variables(
+        plan, roots, objects, host_compiler=Path(HOST), tools=tools, prefix_maps=MAPS
+    )
 
 
 def read_by_cmake(folder: Path, text: str) -> dict[str, list[str]]:
@@ -118,11 +124,13 @@ def test_what_surrounds_the_objects(variables: dict[str, list[str]]) -> None:
     assert variables["FP4AOT_PLAN_HASH"] == [PLAN.hash]
     assert variables["FP4AOT_HOST_COMPILER"] == [HOST]
     assert variables["FP4AOT_TVM_FFI_INCLUDES"] == ["-I/site/tvm_ffi/include"]
-    assert variables["FP4AOT_TORCH_LIBRARY_DIR"] == ["/site/torch/lib"]
+    assert variables["FP4AOT_CUDA_RUNTIME"] == [str(TOOLS.cuda_runtime)]
+    # This machine's programs need no other to run them.
+    assert variables["FP4AOT_EMULATION"] == []
     # The probe is compiled as the runtime is, and names no folder of this machine.
     flags = variables["FP4AOT_HOST_FLAGS"]
     assert {"-fno-gnu-unique", "-fPIC", "-std=c++17"} <= set(flags)
-    assert flags[-2:] == [f"-ffile-prefix-map={folder}={name}" for folder, name in MAPS]
+    assert flags[-2:] == [f"-ffile-prefix-map={folder}={name}" for folder, name in reversed(MAPS)]
 
 
 def test_cmake_knows_every_variable_that_it_uses(variables: dict[str, list[str]]) -> None:
@@ -203,9 +211,17 @@ def test_what_cmake_misreads_is_refused_too(tmp_path: Path, flag: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("present", ["lib64", "lib"])
-def test_the_static_runtime_is_looked_for(tmp_path: Path, present: str) -> None:
-    (tmp_path / present).mkdir()
-    (tmp_path / present / "libcudart_static.a").touch()
-    text = text_of(roots=dataclasses.replace(ROOTS, cuda=tmp_path))
-    assert f"set(FP4AOT_CUDA_LIBRARY_DIR [=[{tmp_path}/{present}]=])" in text
+def test_another_machine_has_tools_of_its_own(tmp_path: Path) -> None:
+    tools = PlatformTools(
+        Binutils(*(Path(f"/usr/bin/other-{name}") for name in ("ld", "objcopy", "ar"))),
+        Path("/other/libcudart_static.a"),
+        ("/usr/bin/emulator", "-L", "/usr/other"),
+    )
+    variables = read_by_cmake(tmp_path, text_of(tools=tools))
+    for name in ("ld", "objcopy", "ar"):
+        assert variables[f"FP4AOT_{name.upper()}"] == [f"/usr/bin/other-{name}"]
+    assert variables["FP4AOT_CUDA_RUNTIME"] == ["/other/libcudart_static.a"]
+    # As options of the step, of which each takes one word, also one that begins with a dash.
+    assert variables["FP4AOT_EMULATION"] == [
+        *("--emulation=/usr/bin/emulator", "--emulation=-L", "--emulation=/usr/other")
+    ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from aot.compile.job import Job
-from aot.compile.jobs import make_jobs, mapped
+from aot.compile.jobs import make_jobs, mapped, prefix_map_flags
 from aot.compile.keys import KeyMaker, make_key_maker
 from aot.compile.own_sources import (
     COMMON_FLAGS,
@@ -93,7 +95,12 @@ class Machine:
         return make_key_maker(plan, "g++ (Debian) 12.2.0", self.roots.operators)
 
     def jobs(
-        self, plan: BuildPlan = PLAN, nvcc: Path = NVCC, known: dict[str, Measured] | None = None
+        self,
+        plan: BuildPlan = PLAN,
+        nvcc: Path = NVCC,
+        known: dict[str, Measured] | None = None,
+        *,
+        caches_device_code: bool = True,
     ) -> dict[str, Job]:
         jobs = make_jobs(
             *(plan, self.roots, self.generated),
@@ -102,6 +109,7 @@ class Machine:
             prefix_maps=self.maps,
             keys=self.keys(plan),
             known=known or {},
+            caches_device_code=caches_device_code,
         )
         assert len({job.name for job in jobs}) == len(jobs)
         return {job.name: job for job in jobs}
@@ -125,7 +133,10 @@ def test_device_code_is_compiled_with_flashinfers_flags_in_order(machine: Machin
         *("-isystem", f"{machine.roots.cuda}/include", f"-I{machine.roots.flashinfer}/csrc"),
         *("-O3", "-DENABLE_FP4", "-O3", "-gencode=arch=compute_120f,code=sm_120f"),
         "-Xcompiler=-fno-gnu-unique",
-        *(f"-Xcompiler=-ffile-prefix-map={folder}={name}" for folder, name in machine.maps),
+        *(
+            f"-Xcompiler=-ffile-prefix-map={folder}={name}"
+            for folder, name in reversed(machine.maps)
+        ),
         # Names of local symbols are made of it: they must not differ from checkout to checkout.
         *(f"-Xcicc={named}", f"-Xcudafe={named}"),
     )
@@ -138,7 +149,7 @@ def test_host_code_is_compiled_by_the_host_compiler(machine: Machine) -> None:
     assert job.command == (
         *(str(HOST), "-I/usr/include/python3.11", f"-isystem{machine.roots.tvm_ffi}/include"),
         *("-DNAME=a b", '-DQUOTED="a"'),
-        *(f"-ffile-prefix-map={folder}={name}" for folder, name in machine.maps),
+        *(f"-ffile-prefix-map={folder}={name}" for folder, name in reversed(machine.maps)),
     )
     assert (job.group, job.compiler) == ("unit", "cc1plus")
 
@@ -188,6 +199,18 @@ def test_units_are_lowered_by_the_compiler_that_is_asked_for_blackwell(machine: 
     assert lowered["gemm/binding"].command == normal["gemm/binding"].command
     # And yet nothing of one build is taken for the other.
     assert not {job.key for job in lowered.values()} & {job.key for job in normal.values()}
+
+
+@pytest.mark.parametrize("understood", [True, False])
+def test_an_nvcc_that_the_cache_does_not_understand_is_run_without_it(
+    machine: Machine, understood: bool
+) -> None:
+    jobs = machine.jobs(caches_device_code=understood)
+    assert {name for name, job in jobs.items() if not job.cached} == (
+        set() if understood else {"gemm/large", "kv/large"}
+    )
+    # The objects are the same.
+    assert {job.key for job in jobs.values()} == {job.key for job in machine.jobs().values()}
 
 
 # Keys
@@ -343,3 +366,21 @@ def test_torch_target_is_as_torchs_header_has_it() -> None:
     for major, minor, *parts in found:
         a, high, b, low = map(int, parts)
         assert int(torch_target_macro(f"{major}.{minor}"), 16) == a << high | b << low
+
+
+def test_the_first_map_that_fits_counts_for_the_compiler_too(tmp_path: Path) -> None:
+    gxx = shutil.which("g++")
+    if gxx is None:
+        pytest.skip("NOT TESTED: what g++ does with the flags, because this machine has none")
+    source = tmp_path / "build/inside/a.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text("const char* name() { return __FILE__; }\n")
+    maps = ((str(source.parent), "/usr/src/inside"), (str(tmp_path), "/usr/src/outside"))
+    done = subprocess.run(
+        [gxx, "-S", "-o", "-", *prefix_map_flags(maps), str(source)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f'"{mapped(str(source), maps)}"' in done.stdout
+    assert "/usr/src/inside/a.cpp" in done.stdout

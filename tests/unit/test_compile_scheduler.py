@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import itertools
 import json
@@ -19,10 +20,10 @@ from compile_jobs import Compiler, Run, limits
 
 from aot.compile import events, failure
 from aot.compile import scheduler as scheduler_module
-from aot.compile.events import Event
+from aot.compile.events import Event, Listener
 from aot.compile.job import Job
 from aot.compile.record import JobRecord
-from aot.compile.scheduler import CompilationFailed, Outcome, run_jobs
+from aot.compile.scheduler import Outcome, run_jobs
 from aot.compile.store import ObjectStore, StoredObject, StoredOrigin, sha256_of
 from aot.costs import read_costs
 from aot.errors import BuildError, DiskFullError, OutOfMemoryError
@@ -45,11 +46,13 @@ def by_name(outcome: Outcome) -> dict[str, JobRecord]:
     return {record.name: record for record in outcome.jobs}
 
 
-def fail(compiler: Compiler, jobs: list[Job], workers: int = 2) -> tuple[BuildError, Outcome]:
+def fail(
+    compiler: Compiler, jobs: list[Job], listen: Listener = events.nobody
+) -> tuple[BuildError, Outcome]:
     """Compile what cannot be compiled; return the error that a person sees, and what was done."""
     seen: list[Outcome] = []
     with pytest.raises(BuildError) as caught:
-        compiler.job_list(jobs).run(limits(workers), keep=seen.append)
+        compiler.job_list(jobs).run(limits(), listen, seen.append)
     (outcome,) = seen
     return caught.value, outcome
 
@@ -109,6 +112,17 @@ def test_the_compiler_is_called_with_source_and_object(
     environ = {"PATH": os.environ["PATH"]}
     run_jobs([job], store, compiler.settings(launcher=launcher, environ=environ))
     assert store.path(job).read_text().split()[-1] == "launched"
+
+
+def test_a_compiler_that_the_cache_does_not_understand_is_run_without_it(
+    compiler: Compiler, store: ObjectStore
+) -> None:
+    job = dataclasses.replace(compiler.job("m/a", "make [$FROM_LAUNCHER]"), cached=False)
+    launcher = ("env", "FROM_LAUNCHER=launched")
+    outcome = run_jobs([job], store, compiler.settings(launcher=launcher))
+    assert store.path(job).read_text().split()[-1] == "[]"
+    # So nothing but a compilation can have made it.
+    assert outcome.jobs[0].origin == "compiled"
 
 
 def test_what_is_there_is_not_compiled_again(compiler: Compiler, store: ObjectStore) -> None:
@@ -322,11 +336,14 @@ def test_the_first_of_two_errors_is_told(compiler: Compiler) -> None:
         compiler.job("m/first", "sleep 0.2; exit 1"),
         compiler.job("m/second", "sleep 1.5; kill -9 $$"),
     ]
-    error, outcome = fail(compiler, jobs)
+    told: list[Event] = []
+    error, outcome = fail(compiler, jobs, listen=told.append)
     assert str(error).startswith("m/first:")
-    # Nothing is tried again any more.
+    # Nothing is tried again any more, and nobody is told that it would be.
     assert compiler.names().count("m/second") == 1
     assert all(record.failure for record in outcome.jobs)
+    ends = [event.name for event in told if isinstance(event, (events.Failed, events.Retried))]
+    assert ends == ["failed", "failed"]
 
 
 def test_a_job_that_is_killed_is_compiled_once_more_alone(
@@ -448,11 +465,10 @@ def test_a_full_disk_is_noticed_when_an_object_is_kept(compiler: Compiler) -> No
     ]
     told: list[Event] = []
     store = FullStore(compiler.folder / "objects")
-    with pytest.raises(CompilationFailed) as caught:
-        run_jobs(jobs, store, compiler.settings(), told.append)
-    assert isinstance(caught.value.error, DiskFullError)
-    assert "No space left on device" in str(caught.value.error)
-    records = by_name(caught.value.outcome)
+    kept: list[Outcome] = []
+    with pytest.raises(DiskFullError, match="No space left on device"):
+        run_jobs(jobs, store, compiler.settings(), told.append, kept.append)
+    records = by_name(kept[0])
     assert [records[job.name].origin for job in jobs] == ["compiled", None, None]
     assert records["m/b"].failure == "no space is left on the disk"
     assert records["m/b"].seconds is not None
@@ -515,6 +531,15 @@ def test_a_second_build_in_the_same_folder_is_refused(
     run_jobs([compiler.job("m/b")], store, compiler.settings())
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as on a terminal, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("manners", ["", "trap '' TERM; "])
 def test_an_interruption_ends_all_compilers_and_what_they_started(
     compiler: Compiler, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, manners: str
@@ -531,14 +556,48 @@ def test_an_interruption_ends_all_compilers_and_what_they_started(
             wait_for(lambda: all(c.exists() and c.read_text() for c in children), "both compilers")
             signal.raise_signal(signal.SIGINT)  # Ctrl-C
 
+    kept: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, store, compiler.settings(), listen)
+        run_jobs(jobs, store, compiler.settings(), listen, kept.append)
+    (outcome,) = kept
+    assert [record.failure for record in outcome.jobs] == ["interrupted", "interrupted"]
+    assert all(record.seconds is not None for record in outcome.jobs)
     for process in [
         *(run.process for run in compiler.runs()),
         *(int(c.read_text()) for c in children),
     ]:
         wait_for(lambda process=process: not is_alive(process), f"the end of {process}")  # type: ignore[misc]
     assert [store.find(job) for job in jobs] == [None, None]
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_what_was_compiled_before_an_interruption_is_measured(
+    compiler: Compiler, store: ObjectStore
+) -> None:
+    jobs = [
+        compiler.job("m/done", "sleep 0.3; make", seconds=9),
+        compiler.job("m/long", "sleep 300; make", seconds=8),
+        compiler.job("m/later", seconds=7),
+    ]
+
+    def listen(event: Event) -> None:
+        if isinstance(event, events.Finished):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        compiler.job_list(jobs).run(limits(), listen)
+    assert store.find(jobs[0]) is not None
+    assert [one.name for one in read_costs(compiler.folder / "costs.json").values()] == ["m/done"]
+
+
+def test_what_an_earlier_build_left_half_is_cleared_away(
+    compiler: Compiler, store: ObjectStore
+) -> None:
+    left = compiler.folder / "scratch/objects/0123456789abcdef/units/m/a.o"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    run_jobs([], store, compiler.settings())
+    assert not left.exists()
 
 
 BUILD = """

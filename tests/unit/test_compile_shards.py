@@ -136,6 +136,10 @@ def test_parts_are_disjoint_complete_and_balanced(plan: BuildPlan, count: int) -
     ideal = sum(seconds.values()) / count
     # Also with more parts than units: some are empty then.
     assert max(loads) <= ideal + max(seconds.values(), default=0)
+    # What was put last into the fullest was put there when it was the emptiest.
+    for load, part in zip(loads, parts, strict=True):
+        if part:
+            assert load - min(loads) <= min(seconds[name] for name in part)
 
 
 DIVIDE = """

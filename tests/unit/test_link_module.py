@@ -1,17 +1,26 @@
-"""Merging modules, with g++ and binutils: equal names stay apart, and nothing else is visible."""
+"""Merging modules, with g++ and binutils: equal names stay apart, and nothing else is visible.
+
+For this machine, and for another one where its compiler is installed: programs of that one are run
+in an emulator.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from aot.codegen.symbols import entry_symbol, schema_symbol
 from aot.errors import BuildError
+from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.link_module import check_exports, exported_functions, link_module
+from aot.platform_tools import emulation
+from aot.platforms import PLATFORMS, platform_named
 
 # Two units of a module: what every FlashInfer module has, with the module's own numbers in it.
 ENTRY_UNIT = """
@@ -38,9 +47,11 @@ FUNCTIONS = ("gemm", "home")
 
 
 class Workshop:
-    def __init__(self, folder: Path, gxx: str) -> None:
+    def __init__(self, folder: Path, host: HostCompiler) -> None:
         self.folder = folder
-        self.gxx = gxx
+        self.host = host
+        self.gxx = host.path
+        self.binutils = host.binutils()
 
     def compile(self, name: str, source: str, *flags: str) -> Path:
         (self.folder / f"{name}.cpp").write_text(source)
@@ -56,31 +67,46 @@ class Workshop:
             for unit, text in (("entry", ENTRY_UNIT), ("other", OTHER_UNIT))
         ]
         out = self.folder / f"module_{name}.o"
-        link_module(name, objects, FUNCTIONS, out)
+        self.link(name, objects, FUNCTIONS, out)
         return out
 
+    def link(self, name: str, objects: Sequence[Path], expected: Sequence[str], out: Path) -> None:
+        link_module(name, objects, expected, out, binutils=self.binutils)
 
-@pytest.fixture(scope="module")
-def gxx() -> str:
-    for program in ("g++", "ld", "objcopy"):
+    def run(self, program: Path, **environ: str) -> str:
+        command = [*emulation(platform_named(self.host.machine), self.host), str(program)]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=os.environ | environ
+        ).stdout
+
+    def global_symbols(self, path: Path) -> set[str]:
+        done = subprocess.run(
+            [
+                *(self.host.tool("nm"), "--extern-only", "--defined-only", "--format=posix"),
+                path,
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return {line.split()[0] for line in done.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def host(request: pytest.FixtureRequest) -> HostCompiler:
+    machine: str = request.param
+    needed = ["g++", "ld", "objcopy"]
+    if machine != platform.machine():
+        needed = [f"{machine}-linux-gnu-g++", PLATFORMS[machine].emulator]
+    for program in needed:
         if shutil.which(program) is None:
-            pytest.skip(f"NOT TESTED: linking modules, because this machine has no {program}")
-    return str(shutil.which("g++"))
+            pytest.skip(f"NOT TESTED: linking modules for {machine}, because {program} is missing")
+    return find_host_compiler(machine, {"PATH": os.environ["PATH"]})
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, gxx: str) -> Workshop:
-    return Workshop(tmp_path, gxx)
-
-
-def global_symbols(path: Path) -> set[str]:
-    done = subprocess.run(
-        ["nm", "--extern-only", "--defined-only", "--format=posix", path],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return {line.split()[0] for line in done.stdout.splitlines()}
+def workshop(tmp_path: Path, host: HostCompiler) -> Workshop:
+    return Workshop(tmp_path, host)
 
 
 def test_two_modules_with_equal_names_and_other_bodies_in_one_program(workshop: Workshop) -> None:
@@ -111,10 +137,8 @@ def test_two_modules_with_equal_names_and_other_bodies_in_one_program(workshop: 
     )
     program = workshop.folder / "program"
     subprocess.run([workshop.gxx, main, *modules, "-o", program], check=True, capture_output=True)
-    done = subprocess.run(
-        [program], capture_output=True, text=True, check=True, env=os.environ | {"HOME": "/home"}
-    )
-    values = dict(line.split() for line in done.stdout.splitlines())
+    printed = workshop.run(program, HOME="/home")
+    values = dict(line.split() for line in printed.splitlines())
     for name, scale in (("one", 1), ("two", 2)):
         # Within a module, both units share one `shared`: its second call sees the first.
         first, second = scale, 2 * scale
@@ -130,7 +154,7 @@ def test_two_modules_with_equal_names_and_other_bodies_in_one_program(workshop: 
 
 
 def test_only_the_renamed_entry_points_are_visible(workshop: Workshop) -> None:
-    assert global_symbols(workshop.module("one", 1)) == {
+    assert workshop.global_symbols(workshop.module("one", 1)) == {
         make("one", function) for function in FUNCTIONS for make in (entry_symbol, schema_symbol)
     }
 
@@ -138,7 +162,7 @@ def test_only_the_renamed_entry_points_are_visible(workshop: Workshop) -> None:
 def test_objects_of_one_module_may_not_clash(workshop: Workshop) -> None:
     objects = [workshop.compile(name, "int twice() { return 1; }") for name in ("a", "b")]
     with pytest.raises(BuildError, match="merge the objects of one") as caught:
-        link_module("one", objects, (), workshop.folder / "out.o")
+        workshop.link("one", objects, (), workshop.folder / "out.o")
     assert "multiple definition" in str(caught.value)
 
 
@@ -152,15 +176,15 @@ def test_unique_symbols_are_reported(workshop: Workshop) -> None:
     out = workshop.folder / "out.o"
     unique = workshop.compile("unique", source, "-fgnu-unique")
     with pytest.raises(BuildError) as caught:
-        link_module("one", [unique], ["f"], out)
+        workshop.link("one", [unique], ["f"], out)
     message = str(caught.value)
     assert "symbols of one stay visible" in message
     assert "_ZN4OnceIiE5valueE" in message
     assert "-fno-gnu-unique" in message
     assert not out.exists()
 
-    link_module("one", [workshop.compile("plain", source, "-fno-gnu-unique")], ["f"], out)
-    assert global_symbols(out) == {entry_symbol("one", "f")}
+    workshop.link("one", [workshop.compile("plain", source, "-fno-gnu-unique")], ["f"], out)
+    assert workshop.global_symbols(out) == {entry_symbol("one", "f")}
 
 
 def test_missing_and_unknown_exports_are_named_before_anything_is_written(
@@ -173,7 +197,7 @@ def test_missing_and_unknown_exports_are_named_before_anything_is_written(
     )
     out = workshop.folder / "out.o"
     with pytest.raises(BuildError) as caught:
-        link_module("one", [module], ["kept", "gone"], out)
+        workshop.link("one", [module], ["kept", "gone"], out)
     message = str(caught.value)
     assert "the module one does not export gone, which the catalogue lists" in message
     assert "exports new, which the catalogue does not list" in message
@@ -205,10 +229,24 @@ def test_nothing_is_left_beside_the_module(workshop: Workshop) -> None:
     folder = workshop.folder / "modules"
     folder.mkdir()
     one = workshop.compile("one", 'extern "C" int __tvm_ffi_f() { return 1; }')
-    link_module("one", [one], ["f"], folder / "one.o")
-    link_module("one", [one], ["f"], folder / "one.o")
+    workshop.link("one", [one], ["f"], folder / "one.o")
+    workshop.link("one", [one], ["f"], folder / "one.o")
     with pytest.raises(BuildError):
-        link_module("two", [one], ["g"], folder / "two.o")
+        workshop.link("two", [one], ["g"], folder / "two.o")
     with pytest.raises(BuildError, match="merge the objects of three"):
-        link_module("three", [folder / "absent.o"], ["g"], folder / "three.o")
+        workshop.link("three", [folder / "absent.o"], ["g"], folder / "three.o")
     assert [path.name for path in folder.iterdir()] == ["one.o"]
+
+
+def test_objects_of_another_machine_are_refused(workshop: Workshop) -> None:
+    """The linker of one machine does not take what the compiler of another has made."""
+    module = workshop.compile("one", 'extern "C" int __tvm_ffi_f() { return 1; }')
+    other = next(name for name in PLATFORMS if name != workshop.host.machine)
+    gxx = "g++" if other == platform.machine() else f"{other}-linux-gnu-g++"
+    if shutil.which(gxx) is None:
+        pytest.skip(f"NOT TESTED: another machine's linker, because {gxx} is missing")
+    binutils = find_host_compiler(other, {"PATH": os.environ["PATH"]}).binutils()
+    out = workshop.folder / "out.o"
+    with pytest.raises(BuildError, match="merge the objects of one"):
+        link_module("one", [module], ["f"], out, binutils=binutils)
+    assert not out.exists()

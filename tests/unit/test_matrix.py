@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from typer.testing import CliRunner, Result
 
-from aot import catalog, locks
+from aot import catalog, locks, matrix_report
 from aot.architectures import Architecture, judge_fp4
 from aot.errors import AotError
 from aot.index.choices import GPUS
@@ -506,7 +506,9 @@ def included(*arguments: str) -> list[dict[str, Any]]:
     return data["include"]
 
 
-def test_people_get_a_row_for_each_wheel(own: Matrix) -> None:
+def test_people_get_a_row_for_each_wheel(own: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Wide enough for a line a row, whatever the environment says of the terminal.
+    monkeypatch.setattr(matrix_report.OUT, "width", 140)
     result = invoke()
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()

@@ -14,10 +14,12 @@ from aot import estimates, pipeline
 from aot.compile.job_list import JobList
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
-from aot.host_compiler import HostCompiler, find_host_compiler
+from aot.host_compiler import NATIVE_BINUTILS, HostCompiler, find_host_compiler
 from aot.lowering.toolkit import digest
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.platform_tools import PlatformTools
+from aot.platforms import Platform
 from aot.toolchain import Toolkit
 
 
@@ -93,10 +95,15 @@ def machine(
     monkeypatch.setattr(pipeline.toolchain, "find_or_install", lambda *_: toolkit)
     compiler = find_host_compiler()
 
-    def find(machine: str | None) -> HostCompiler:
-        return dataclasses.replace(compiler, machine=machine or "x86_64")
+    def find(machine: str) -> HostCompiler:
+        return dataclasses.replace(compiler, machine=machine)
+
+    def tools(platform: Platform, host: HostCompiler, *_: object) -> PlatformTools:
+        assert host.machine == platform.machine
+        return PlatformTools(NATIVE_BINUTILS, root / platform.cuda_target / "libcudart_static.a")
 
     monkeypatch.setattr(pipeline, "find_host_compiler", find)
+    monkeypatch.setattr(pipeline, "find_platform_tools", tools)
     site = tmp_path / "site"
     environment = FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5)
     monkeypatch.setattr(pipeline.environment, "ensure", lambda *_: environment)
@@ -192,6 +199,17 @@ def test_the_cache_runs_the_compilers(machine: Toolkit, tmp_path: Path) -> None:
     launcher = pipeline.job_list(prepared, ()).launcher
     assert launcher == tuple(pipeline.object_cache_command(prepared.folders.object_cache))
     assert f"SCCACHE_DIR={prepared.folders.object_cache}" in launcher
+
+
+@pytest.mark.parametrize(("cuda", "cached"), [("13.2", True), ("13.3", False), ("13.5", False)])
+def test_the_cache_is_not_asked_about_device_code_of_a_cuda_that_it_misreads(
+    machine: Toolkit, tmp_path: Path, cuda: str, cached: bool
+) -> None:
+    prepared, _ = prepare("quick", tmp_path / "build")
+    toolkit = dataclasses.replace(prepared.toolkit, version=Version(cuda))
+    jobs = pipeline.write(dataclasses.replace(prepared, toolkit=toolkit), tmp_path / "plan")
+    assert {job.cached for job in jobs if job.compiler == "cicc"} == {cached}
+    assert all(job.cached for job in jobs if job.compiler == "cc1plus")
 
 
 def test_nothing_is_written_outside_the_build_folder(tmp_path: Path) -> None:

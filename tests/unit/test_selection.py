@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -78,15 +77,3 @@ def test_every_source_of_ours_in_the_catalogue_is_there() -> None:
     ]
     named = {ours for selection in selections for ours in selection.replaced.values()}
     assert {path.name for path in OWN_SOURCES.iterdir()} == named
-
-
-def test_our_sources_within_a_module_include_none_of_our_headers() -> None:
-    """Their objects are named without regard to our headers (`aot.compile.jobs`)."""
-    ours = {path.name for path in OWN_SOURCES.parent.glob("**/*.h")}
-    assert ours
-    for source in OWN_SOURCES.glob("*.cu"):
-        included = set(
-            re.findall(r'^#include "(?:.*/)?([^"/]+)"', source.read_text(), re.MULTILINE)
-        )
-        assert included
-        assert not included & ours

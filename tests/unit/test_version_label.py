@@ -19,8 +19,10 @@ from packaging.version import Version
 
 from aot import pipeline
 from aot.codegen.cmake import cmake_variables
+from aot.host_compiler import NATIVE_BINUTILS
 from aot.lowering import LOWERED_VERSION
 from aot.plan import BuildPlan, Roots, Versions
+from aot.platform_tools import PlatformTools
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "FP4AOT_LOCAL_VERSION"
@@ -112,6 +114,7 @@ def configure(
         Roots(*[folder / "roots"] * 6),
         [(make_job(name), folder / "objects" / f"{name}.o") for name in OBJECTS],
         host_compiler=compiler,
+        tools=PlatformTools(NATIVE_BINUTILS, folder / "libcudart_static.a"),
         prefix_maps=(),
     )
     (folder / "units.cmake").write_text(variables)

@@ -24,9 +24,11 @@ from aot.compile.record import BuildRecord
 from aot.costs import Cost, UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import AuditError, BuildError
-from aot.host_compiler import HostCompiler
+from aot.host_compiler import NATIVE_BINUTILS, HostCompiler
 from aot.pipeline import Folders, Prepared
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.platform_tools import PlatformTools
+from aot.platforms import PLATFORMS
 from aot.toolchain import Toolkit
 from aot.wheel_maker import LIBRARY, NOTICES, FinishedWheel, build_wheel, expectation, tag
 
@@ -63,6 +65,7 @@ def prepared(tmp_path: Path) -> Prepared:
         FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5),
         HostCompiler(Path("/usr/bin/g++"), Version("12"), "x86_64"),
         Folders(tmp_path),
+        PlatformTools(NATIVE_BINUTILS, toolkit / "lib64" / "libcudart_static.a"),
     )
 
 
@@ -93,6 +96,13 @@ def test_every_cuda_unit_has_an_image_for_each_target_of_its_module(prepared: Pr
     assert library.images == {Architecture.parse("12.0f"): 3, Architecture.parse("9.0a"): 1}
     assert library.ptx == ()
     assert library.exports == ()
+
+
+@pytest.mark.parametrize("machine", PLATFORMS)
+def test_the_library_must_be_for_the_machine_of_the_plan(prepared: Prepared, machine: str) -> None:
+    plan = dataclasses.replace(PLAN, machine=machine)
+    (library,) = expectation(dataclasses.replace(prepared, plan=plan)).libraries.values()
+    assert library.machine == machine
 
 
 def test_images_are_expected_unit_by_unit_in_the_order_of_the_link(prepared: Prepared) -> None:
