@@ -26,8 +26,8 @@ class Facts:
     ----------
     built_presets
         Presets that were compiled and audited to the end.
-    gpu_report
-        The report of the tests on a GPU, relative to the repository.
+    gpu_reports
+        The reports of the tests on a GPU, relative to the repository.
     unlowered
         Operators whose kernels ran on that GPU as they are.
     plain_torch
@@ -37,7 +37,7 @@ class Facts:
     """
 
     built_presets: tuple[str, ...]
-    gpu_report: str
+    gpu_reports: tuple[str, ...]
     unlowered: tuple[str, ...]
     plain_torch: tuple[str, ...]
     host: tuple[str, ...]
@@ -46,8 +46,7 @@ class Facts:
 def facts() -> Facts:
     """Read the file."""
     data = tomllib.loads((ROOT / FACTS).read_text(encoding="utf-8"))
-    report = data.pop("gpu_report")
-    return Facts(gpu_report=report, **{name: tuple(names) for name, names in data.items()})
+    return Facts(**{name: tuple(names) for name, names in data.items()})
 
 
 def operators() -> tuple[str, ...]:
@@ -71,19 +70,30 @@ def compiled_for(operator: str, presets: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=Architecture.parse))
 
 
-def passed_on_gpu(report: str) -> dict[str, int]:
-    """Return how many tests of each operator passed; one that failed would be an error here."""
-    data = json.loads((ROOT / report).read_text(encoding="utf-8"))
-    return {one["subject"]: one["passed"] for one in data["subjects"] if not one["failed"]}
+def passed_on_gpu(reports: Sequence[str]) -> dict[str, int]:
+    """Return how many tests of each operator passed; one that failed would be an error here.
+
+    Parameters
+    ----------
+    reports
+        The first in which an operator has passed counts.
+    """
+    found: dict[str, int] = {}
+    for report in reports:
+        data = json.loads((ROOT / report).read_text(encoding="utf-8"))
+        for one in data["subjects"]:
+            if one["passed"] and not one["failed"]:
+                found.setdefault(one["subject"], one["passed"])
+    return found
 
 
 def markdown(_: Sequence[str]) -> Page:
     """Write the table."""
     found = facts()
-    passed = passed_on_gpu(found.gpu_report)
+    passed = passed_on_gpu(found.gpu_reports)
     head = ("operator", "CPU reference", "compiled and audited for", "H200", "Blackwell")
     rows = [tuple(_row(name, found, passed)) for name in operators()]
-    return Page(table(head, rows), (FACTS, found.gpu_report, _SCHEMAS, "aot/catalog.py"))
+    return Page(table(head, rows), (FACTS, *found.gpu_reports, _SCHEMAS, "aot/catalog.py"))
 
 
 def _row(name: str, found: Facts, passed: dict[str, int]) -> Iterator[str]:

@@ -61,7 +61,7 @@ def test_what_readme_calls_not_built_is_found():
 
 
 def test_the_numbers_are_those_of_the_report():
-    passed = passed_on_gpu(FACTS.gpu_report)
+    passed = passed_on_gpu(FACTS.gpu_reports)
     for name, cells in ROWS.items():
         (count,) = re.findall(r"(\d+) tests passed", cells[2]) or ["0"]
         assert int(count) == (0 if name in FACTS.host else passed.get(name, 0))
