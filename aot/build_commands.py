@@ -73,7 +73,7 @@ def plan(
     if as_json:
         print_json(prepared.plan.to_json())
         return
-    every = pipeline.write(prepared, prepared.folders.generated)
+    every = pipeline.write(prepared, prepared.folders.planned)
     OUT.print(_plan_table(prepared, every, every_unit=units))
     versions = prepared.plan.versions
     OUT.print(

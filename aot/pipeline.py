@@ -108,6 +108,11 @@ class Folders:
         return self.wheel / "plan"
 
     @property
+    def planned(self) -> Path:
+        """The same for a plan that is only shown."""
+        return self.root / "planned"
+
+    @property
     def costs(self) -> Path:
         """What compiling took."""
         return self.root / "costs.json"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from aot.compile.job_list import JobList
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 
@@ -54,14 +56,16 @@ def output(tmp_path_factory) -> list[str]:
     # Of the FlashInfer that this build used; others may be there too.
     roots = json.loads((BUILD / "wheel/plan/roots.json").read_text())
     site_packages = Path(roots["torch"]).parent
+    jobs = JobList.from_json(json.loads((BUILD / "wheel/plan/jobs.json").read_text()))
+    calls = [jobs.store.path(job) for job in jobs.jobs if job.name == "operators/tvm_ffi_call"]
     (folder / "main.cpp").write_text(PROGRAM)
     includes = [site_packages / "torch/include", site_packages / "tvm_ffi/include"]
     command = [
         *("g++", "-std=c++17", "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
         *(f"-isystem{path}" for path in includes),
         f"-I{ROOT / 'wheels/fp4aot/csrc'}",
-        *(folder / "main.cpp", BUILD / "wheel/operators/tvm_ffi_call.o"),
-        *(BUILD / "wheel/tvm_ffi/libtvm_ffi.a", "-Wl,--unresolved-symbols=ignore-all"),
+        *(folder / "main.cpp", *calls, BUILD / "wheel/libtvm_ffi.a"),
+        "-Wl,--unresolved-symbols=ignore-all",
         *("-o", folder / "program", "-lpthread", "-ldl"),
     ]
     subprocess.run(command, check=True)
