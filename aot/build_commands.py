@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from aot import files, pipeline, wheel_maker
+from aot import costs, files, pipeline, wheel_maker
 from aot.audit import print_report
 from aot.build import compile_objects, stop_object_cache
 from aot.command_line import (
@@ -175,6 +175,7 @@ def _pack(prepared: Prepared, part: Shard, wanted: frozenset[str], out: Path) ->
         [job for job in every if job.name in wanted],
         pipeline.job_list(prepared, every).store,
         out,
+        costs.read_costs(prepared.folders.costs),
     )
 
 
@@ -208,6 +209,7 @@ def link(
     every = pipeline.write(prepared, prepared.folders.generated)
     store = pipeline.job_list(prepared, every).store
     shards.import_shards(manifests, every, _host_compiler(prepared), store)
+    costs.add_costs(prepared.folders.costs, shards.measured(manifests))
     try:
         with _listening(as_json=as_json) as listen:
             finished = wheel_maker.build_wheel(prepared, out, limits, ERR, listen)

@@ -120,11 +120,21 @@ def record_costs(
             result.pop(job.key, None)  # the latest is the last
             cost = Cost(round(record.seconds, 1), record.peak_megabytes)
             result[job.key] = Measured(job.name, cost)
-    if result:
-        data = {key: {"name": one.name, **asdict(one.cost)} for key, one in result.items()}
+    _write(path, result)
+    return result
+
+
+def add_costs(path: Path, measured: Mapping[str, Measured]) -> None:
+    """Add what another machine has measured to the file; what is there stays, and the latest."""
+    known = read_costs(path)
+    _write(path, {**{key: one for key, one in measured.items() if key not in known}, **known})
+
+
+def _write(path: Path, known: Mapping[str, Measured]) -> None:
+    if known:
+        data = {key: {"name": one.name, **asdict(one.cost)} for key, one in known.items()}
         # In the order of measuring: `expect` takes the last of a name.
         files.write_text(path, json.dumps(data, indent=1) + "\n")
-    return result
 
 
 def expect(

@@ -14,14 +14,16 @@ import json
 import lzma
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from aot.compile.job import Job
 from aot.compile.store import ObjectStore, sha256_of
+from aot.costs import Cost, Measured
 from aot.errors import PlanError, ShardError
 from aot.estimates import estimate
 from aot.plan import BuildPlan
@@ -79,11 +81,14 @@ class ShardObject:
         Of its job.
     sha256
         Of the object.
+    cost
+        What compiling it took; None where nobody has measured it.
     """
 
     name: str
     key: str
     sha256: str
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ def write_shard(
     jobs: Sequence[Job],
     store: ObjectStore,
     folder: Path,
+    known: Mapping[str, Measured] = MappingProxyType({}),
 ) -> Path:
     """Pack the objects of one part.
 
@@ -161,9 +167,17 @@ def write_shard(
         Has the objects.
     folder
         Gets the archive.
+    known
+        What compiling has taken on this machine.
     """
     ordered = sorted(jobs, key=lambda job: job.name)
-    objects = [ShardObject(job.name, job.key, sha256_of(store.path(job))) for job in ordered]
+    objects = [
+        ShardObject(
+            *(job.name, job.key, sha256_of(store.path(job))),
+            known[job.key].cost if job.key in known else None,
+        )
+        for job in ordered
+    ]
     data = {
         "format": _FORMAT,
         "shard": asdict(shard),
@@ -225,8 +239,23 @@ def _manifest(path: Path, archive: tarfile.TarFile) -> ShardManifest:
         Shard(**data["shard"]),
         BuildPlan.from_json(data["plan"]),
         data["host_compiler"],
-        tuple(ShardObject(**one) for one in data["objects"]),
+        tuple(_object(one) for one in data["objects"]),
     )
+
+
+def _object(data: Mapping[str, Any]) -> ShardObject:
+    cost = data["cost"]
+    return ShardObject(**{**data, "cost": None if cost is None else Cost(**cost)})
+
+
+def measured(manifests: Iterable[ShardManifest]) -> dict[str, Measured]:
+    """Collect what compiling the objects of some shards has taken, by key."""
+    return {
+        one.key: Measured(one.name, one.cost)
+        for manifest in manifests
+        for one in manifest.objects
+        if one.cost is not None
+    }
 
 
 @contextmanager

@@ -31,11 +31,13 @@ from aot.compile.shards import (
     archive_name,
     check_complete,
     import_shards,
+    measured,
     part_of,
     read_manifest,
     write_shard,
 )
 from aot.compile.store import ObjectStore
+from aot.costs import Cost, Measured
 from aot.errors import ShardError
 from aot.estimates import estimate
 from aot.plan import BuildPlan, ModulePlan, Unit, Versions
@@ -284,6 +286,20 @@ def test_archives_of_the_same_objects_are_the_same_bytes(build: Build) -> None:
     assert second.read_bytes() == first
     # An archive that is there already is replaced.
     assert build.write(1).read_bytes() == first
+
+
+def test_what_compiling_took_travels_along(tmp_path: Path) -> None:
+    build = Build(tmp_path, count=1)
+    build.write(1)
+    first, *others = build.part(1)
+    assert others
+    took = Measured(first.name, Cost(138.0, 6600))
+    known = {first.key: took, "another": Measured("x/y", Cost(1.0, 1))}
+    path = write_shard(
+        *(PLAN, Shard(1, 1), HOST, build.part(1), build.store(1), tmp_path / "other"), known
+    )
+    # What nobody has measured has no cost, and what is not in the archive does not travel.
+    assert measured([read_manifest(path)]) == {first.key: took}
 
 
 def test_a_part_without_units_is_an_archive_too(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from aot.costs import (
     Expected,
     Measured,
     UnitCost,
+    add_costs,
     expect,
     read_costs,
     record_costs,
@@ -218,3 +219,16 @@ def test_what_is_lowered_is_measured_apart(path: Path) -> None:
     for job, seconds in ((JOBS[0], 10.0), (lowered, 90.0)):
         (found,) = unit_costs([job], [kept("a")], known)
         assert found.cost == Cost(seconds, 7)
+
+
+def test_what_another_machine_has_measured_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    here = {"a": Measured("m/a", Cost(10.0, 100))}
+    add_costs(path, here)
+    assert read_costs(path) == here
+    there = {"a": Measured("m/a", Cost(99.0, 999)), "b": Measured("m/a", Cost(5.0, None))}
+    add_costs(path, there)
+    found = read_costs(path)
+    assert found == {"a": here["a"], "b": there["b"]}
+    # The latest of a name, for a key that nobody knows, is the one of this machine.
+    assert expect(found, "unknown", "m/a", (700, 10)).seconds == 10.0
