@@ -1,7 +1,8 @@
-"""Writing files so that nothing is ever half written."""
+"""Files: written so that nothing is ever half written, and hashed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -34,3 +35,26 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Write readable JSON with a stable order."""
     write_text(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file without holding it in memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def put_in_place(fresh: Path, final: Path, scratch: Path) -> None:
+    """Rename a finished folder to where it belongs; an outdated one goes to `scratch`.
+
+    Another process may be faster: what it has left is kept, and for the caller to check.
+    """
+    if final.exists():
+        final.rename(scratch / "outdated")
+    try:
+        fresh.rename(final)
+    except OSError:
+        if not final.exists():
+            raise

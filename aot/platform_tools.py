@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aot import locks, process
+from aot import files, locks, process
 from aot.errors import ToolchainError
 from aot.host_compiler import Binutils, HostCompiler
 from aot.platforms import Platform
@@ -199,14 +199,7 @@ def _install(final: Path, requirement: str, platform: Platform) -> Path:
                 "pin another version in aot/locks"
             )
         listed.rename(fresh / _MARKER)
-        if final.exists():
-            final.rename(scratch / "outdated")
-        try:
-            fresh.rename(final)
-        except OSError:
-            # Another process was faster. If what it left is not usable, the check below says so.
-            if not final.exists():
-                raise
+        files.put_in_place(fresh, final, scratch)
     found = _installed(final, requirement)
     if found is None:
         raise ToolchainError(f"{final} is not what was installed; delete it and start again")

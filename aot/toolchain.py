@@ -16,7 +16,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from aot import locks, process
+from aot import files, locks, process
 from aot.architectures import OLDEST_FP4_TOOLKIT, Architecture
 from aot.errors import ToolchainError
 
@@ -235,14 +235,7 @@ def install(cuda_version: Version | str, folder: Path) -> Toolkit:
         )
         _complete(_root_in(fresh))
         (fresh / _MARKER).write_text(lock.digest + "\n", encoding="utf-8")
-        if final.exists():
-            final.rename(scratch / "outdated")
-        try:
-            fresh.rename(final)
-        except OSError:
-            # Another process was faster. If what it left is not usable, the check below says so.
-            if not final.exists():
-                raise
+        files.put_in_place(fresh, final, scratch)
     installed = _look_in_packages(wanted, folder)
     if installed.toolkit is None:
         raise ToolchainError(f"CUDA {wanted} was installed but is not usable:\n  {installed}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 Severity = Literal["error", "warning"]
@@ -27,15 +25,6 @@ class Finding:
     severity: Severity
     what: str
     where: str
-
-
-def sha256(path: Path) -> str:
-    """Hash a file without holding it in memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def shortened(names: tuple[str, ...], limit: int = 8) -> str:

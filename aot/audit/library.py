@@ -10,9 +10,10 @@ from pathlib import Path
 
 from aot.architectures import Architecture
 from aot.audit import images, symbols
-from aot.audit.findings import Finding, sha256, shortened
+from aot.audit.findings import Finding, shortened
 from aot.audit.modules import DeviceUnit, ModuleImages, Progress, audit_modules, no_progress
 from aot.errors import AuditError
+from aot.files import sha256_of
 from aot.toolchain import Toolkit
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]*")
@@ -148,7 +149,7 @@ def audit_library(
     return LibraryReport(
         name=where,
         size=path.stat().st_size,
-        sha256=sha256(path),
+        sha256=sha256_of(path),
         images=_as_text(images.count_images(device_code, "cubin")),
         ptx=_as_text(images.count_images(device_code, "ptx")),
         needed=dynamic.needed,

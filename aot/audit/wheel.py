@@ -15,10 +15,11 @@ from auditwheel.error import AuditwheelError
 from auditwheel.wheel_abi import analyze_wheel_abi, get_wheel_elfdata
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from aot.audit.findings import Finding, sha256
+from aot.audit.findings import Finding
 from aot.audit.library import LibraryExpectation, LibraryReport, audit_library
 from aot.audit.modules import Progress, no_progress
 from aot.errors import AuditError
+from aot.files import sha256_of
 from aot.toolchain import Toolkit
 
 # Supplied by the torch that is installed, never by the wheel.
@@ -201,7 +202,7 @@ def audit_wheel(
             findings.append(Finding("error", what, name))
         for name in sorted(present & set(expectation.libraries)):
             path = Path(archive.extract(name, scratch))
-            digest = sha256(path)
+            digest = sha256_of(path)
             known = [one for one in earlier.libraries if one.sha256 == digest] if earlier else []
             reports.append(
                 known[0]
@@ -211,7 +212,7 @@ def audit_wheel(
     return WheelReport(
         name=wheel.name,
         size=wheel.stat().st_size,
-        sha256=sha256(wheel),
+        sha256=sha256_of(wheel),
         platform=platform,
         licences=licences,
         libraries=tuple(reports),

@@ -10,9 +10,9 @@ from aot.architectures import Architecture
 from aot.compile.job import Job
 from aot.compile.keys import KeyMaker
 from aot.compile.own_sources import own_sources
-from aot.compile.store import sha256_of
 from aot.costs import Measured
 from aot.estimates import estimate
+from aot.files import sha256_of
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit
 
 

@@ -22,10 +22,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aot.compile.job import Job
-from aot.compile.store import ObjectStore, sha256_of
+from aot.compile.store import ObjectStore
 from aot.costs import Cost, Measured
 from aot.errors import PlanError, ShardError
 from aot.estimates import estimate
+from aot.files import sha256_of
 from aot.plan import BuildPlan
 
 _FORMAT: Final = 1

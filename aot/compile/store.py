@@ -6,7 +6,6 @@ date: for every preset, after an interruption, and in another checkout.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Literal
 
 from aot import files
 from aot.compile.job import Job
+from aot.files import sha256_of
 
 StoredOrigin = Literal["compiled", "cache", "imported"]
 
@@ -106,12 +106,3 @@ class ObjectStore:
     @staticmethod
     def _record(path: Path) -> Path:
         return path.with_suffix(".json")
-
-
-def sha256_of(path: Path) -> str:
-    """Hash a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from aot.audit.findings import sha256
 from aot.errors import BuildError
+from aot.files import sha256_of
 from aot.index.collect import CudaIndex, collect
 from aot.index.page import page
 from aot.index.simple import simple_files
@@ -179,7 +179,7 @@ def _write_index(index: CudaIndex, site: Path) -> None:
     for wheel in index.wheels:
         copy = site / index.name / "simple" / PROJECT / wheel.name
         shutil.copyfile(wheel.path, copy)
-        if sha256(copy) != wheel.sha256:
+        if sha256_of(copy) != wheel.sha256:
             raise BuildError(f"{wheel.path} has changed while it was published; run this again")
 
 

@@ -16,8 +16,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from aot.audit.findings import sha256
 from aot.errors import AuditError
+from aot.files import sha256_of
 from aot.index.contents import MANIFEST, Contents, parse_manifest
 
 PROJECT: Final = "fp4aot"
@@ -117,7 +117,7 @@ def _read(path: Path) -> IndexedWheel:
         requires_torch=_torch(parsed),
         metadata=metadata,
         size=path.stat().st_size,
-        sha256=sha256(path),
+        sha256=sha256_of(path),
         contents=contents,
     )
 

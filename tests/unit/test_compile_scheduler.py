@@ -24,9 +24,10 @@ from aot.compile.events import Event, Listener
 from aot.compile.job import Job
 from aot.compile.record import JobRecord
 from aot.compile.scheduler import Outcome, run_jobs
-from aot.compile.store import ObjectStore, StoredObject, StoredOrigin, sha256_of
+from aot.compile.store import ObjectStore, StoredObject, StoredOrigin
 from aot.costs import read_costs
 from aot.errors import BuildError, DiskFullError, OutOfMemoryError
+from aot.files import sha256_of
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLED_ONCE = 'if [ "$earlier" = 0 ]; then kill -9 $$; fi; sleep 0.3; make'

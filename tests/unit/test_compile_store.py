@@ -14,7 +14,8 @@ import pytest
 from compile_jobs import make_job
 
 from aot.compile import store as store_module
-from aot.compile.store import ObjectStore, StoredObject, sha256_of
+from aot.compile.store import ObjectStore, StoredObject
+from aot.files import sha256_of
 
 JOB = make_job("m/a")
 OTHER = make_job("m/b")
