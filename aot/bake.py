@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from aot import command_line, files
 from aot.bases import Bases, read_bases
 from aot.command_line import OUT
-from aot.errors import AotError
+from aot.errors import BakeError
 from aot.matrix import Matrix, WheelRow, read_matrix
 from aot.toolchain import FROM_CUDA_HOME
 
@@ -53,12 +53,6 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "REVISION": "",
     "SOURCE": "",
 }
-
-
-class BakeError(AotError):
-    """A bake file that is not what the matrix and the bases say."""
-
-    exit_code: ClassVar[int] = 13
 
 
 @dataclass(frozen=True)

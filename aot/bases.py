@@ -7,22 +7,16 @@ that of its tag, which takes Docker's buildx.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from aot import command_line, files, process
 from aot.command_line import OUT
-from aot.errors import AotError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+from aot.errors import BaseImageError
 
 BASES: Final = Path(__file__).resolve().parent.parent / "docker" / "bases.toml"
 
@@ -37,12 +31,6 @@ _KEYS: Final = {
     "home": str,
 }
 _REQUIRED: Final = ("image", "tag", "digest", "source")
-
-
-class BaseImageError(AotError):
-    """A base image that is not described, not pinned, or not what its registry has."""
-
-    exit_code: ClassVar[int] = 12
 
 
 @dataclass(frozen=True)
@@ -157,7 +145,7 @@ def read_bases(path: Path = BASES) -> Bases:
         Naming the key that is missing or wrong.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = files.read_toml(path)
     except (OSError, ValueError) as cause:
         raise BaseImageError(f"{path} cannot be read: {cause}") from cause
     if unknown := set(data) - {"build", "cuda", "serve"}:

@@ -94,6 +94,11 @@ class Preset:
     modules: tuple[Module, ...]
     lowered: bool = False
 
+    @property
+    def targets(self) -> frozenset[str]:
+        """Every target that some module of it is compiled for."""
+        return frozenset(name for module in self.modules for name in module.architectures)
+
 
 _TENSOR: Final = "DLTensor*"
 _OPTIONAL: Final = "Optional<DLTensor*>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from aot.errors import AotError, DiskFullError
+from aot.errors import AotError, DiskFullError, is_disk_full
 
 _LOG_WIDTH = 120
 
@@ -81,7 +80,7 @@ def run(app: typer.Typer) -> None:
     except AotError as error:
         _fail(error)
     except OSError as cause:
-        if cause.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if not is_disk_full(cause):
             raise
         _fail(
             DiskFullError(

@@ -5,6 +5,7 @@ A message names what was given, what was expected and what to do next; callers p
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -60,3 +61,32 @@ class ShardError(AotError):
     """A shard that is missing, damaged, of another plan, or made by another compiler."""
 
     exit_code: ClassVar[int] = 10
+
+
+class MatrixError(AotError):
+    """A release matrix that says something impossible, or a choice from it that is not there."""
+
+    exit_code: ClassVar[int] = 11
+
+
+class BaseImageError(AotError):
+    """A base image that is not described, not pinned, or not what its registry has."""
+
+    exit_code: ClassVar[int] = 12
+
+
+class BakeError(AotError):
+    """A bake file that is not what the matrix and the bases say."""
+
+    exit_code: ClassVar[int] = 13
+
+
+class ReleaseError(AotError):
+    """Something that a release needs is not there."""
+
+    exit_code: ClassVar[int] = 14
+
+
+def is_disk_full(cause: OSError) -> bool:
+    """Say whether an error of the system is a lack of space, on the disk or within a quota."""
+    return cause.errno in {errno.ENOSPC, errno.EDQUOT}

@@ -5,9 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,6 +41,20 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Write readable JSON with a stable order."""
     write_text(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read.
+    ValueError
+        When it is not TOML, or not UTF-8.
+    """
+    data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return data
 
 
 def sha256_of(path: Path) -> str:

@@ -7,26 +7,20 @@ with the key and what to write there, before anything is built.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from aot import catalog, locks
+from aot import catalog, files, locks
 from aot.architectures import OLDEST_FP4_TOOLKIT, Architecture, Capability, judge_fp4
-from aot.errors import AotError, ArchitectureError
+from aot.errors import ArchitectureError, MatrixError
+from aot.platforms import PLATFORMS
 from aot.toolchain import FROM_CUDA_HOME, FROM_PACKAGES
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-
 MATRIX: Final = Path(__file__).resolve().parent.parent / "wheels" / "matrix.toml"
-PLATFORMS: Final = ("x86_64", "aarch64")
 TOOLKITS: Final = (FROM_PACKAGES, FROM_CUDA_HOME)
 FIRST_BLACKWELL: Final[Capability] = (10, 0)
 
@@ -42,12 +36,6 @@ _KINDS: Final[Mapping[type, str]] = {
     list: "a list",
     dict: "a table",
 }
-
-
-class MatrixError(AotError):
-    """A release matrix that says something impossible, or a choice from it that is not there."""
-
-    exit_code: ClassVar[int] = 11
 
 
 @dataclass(frozen=True)
@@ -239,8 +227,7 @@ class Matrix:
 
 def preset_targets(preset: str) -> tuple[Architecture, ...]:
     """List the targets that some module of a preset is compiled for."""
-    names = {name for module in catalog.PRESETS[preset].modules for name in module.architectures}
-    return tuple(sorted(map(Architecture.parse, names)))
+    return tuple(sorted(map(Architecture.parse, catalog.PRESETS[preset].targets)))
 
 
 def read_matrix(path: Path = MATRIX) -> Matrix:
@@ -252,7 +239,7 @@ def read_matrix(path: Path = MATRIX) -> Matrix:
         When it cannot be read, or `parse_matrix` refuses it; names the file.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = files.read_toml(path)
     except OSError as cause:
         raise MatrixError(f"the release matrix cannot be read: {cause}") from cause
     except ValueError as cause:  # also what is not UTF-8

@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from aot.command_line import OUT, AsJson
+from aot.errors import MatrixError
 from aot.index.choices import GPUS, Gpu
-from aot.matrix import FIRST_BLACKWELL, MATRIX, MatrixError, WheelRow, read_matrix
+from aot.matrix import FIRST_BLACKWELL, MATRIX, WheelRow, read_matrix
 
 OWN_PROCESSOR: Final = frozenset({"GB200", "GB300", "GH200", "Jetson Thor", "DGX Spark (GB10)"})
 """GPUS's products that come with an aarch64 processor; the others are cards for either."""

@@ -293,9 +293,8 @@ def narrowed(preset: Preset, architectures: Sequence[str]) -> Preset:
     if not architectures:
         return preset
     wanted = {str(Architecture.parse(name)) for name in architectures}
-    there = {name for module in preset.modules for name in module.architectures}
-    if unknown := sorted(wanted - there):
-        known = ", ".join(map(str, sorted(map(Architecture.parse, there))))
+    if unknown := sorted(wanted - preset.targets):
+        known = ", ".join(map(str, sorted(map(Architecture.parse, preset.targets))))
         raise PlanError(
             f"the preset {preset.name} has no {', '.join(unknown)}; its architectures are {known}"
         )

@@ -138,7 +138,6 @@ class Compiler:
             scratch=self.folder / "scratch",
             logs=self.folder / "logs",
             environ=environ,
-            has_cache=bool(launcher),
         )
 
     def job_list(self, jobs: Iterable[Job], launcher: tuple[str, ...] = ()) -> JobList:

@@ -71,7 +71,6 @@ class JobList:
             scratch=self.scratch,
             logs=self.logs,
             environ=os.environ,
-            has_cache=bool(self.launcher),
         )
 
         def finish(outcome: Outcome) -> None:

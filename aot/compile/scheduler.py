@@ -7,7 +7,6 @@ run once more alone.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -28,13 +27,12 @@ from aot.compile.failure import Failure
 from aot.compile.job import Job
 from aot.compile.record import JobRecord, Origin
 from aot.compile.store import ObjectStore
-from aot.errors import BuildError, DiskFullError, OutOfMemoryError
+from aot.errors import BuildError, DiskFullError, OutOfMemoryError, is_disk_full
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _SECONDS_BETWEEN_REPORTS: Final = 1.0
 _SECONDS_TO_STOP: Final = 5.0
 _OBJECTS: Final = "objects"
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,6 @@ class Settings:
         Folder for what the compilers print.
     environ
         The compilers' environment.
-    has_cache
-        Whether the launcher can return an object without compiling.
     """
 
     limits: Limits
@@ -62,7 +58,6 @@ class Settings:
     scratch: Path
     logs: Path
     environ: Mapping[str, str]
-    has_cache: bool
 
 
 @dataclass(frozen=True)
@@ -197,10 +192,11 @@ class _Run:
 
     def _take_stock(self) -> None:
         for job in self.jobs:
-            if self.store.is_damaged(job):
-                self.listen(events.Discarded(self.now, job.name))
+            traces = self.store.has_traces(job)
             stored = self.store.find(job)
             if stored is None:
+                if traces:
+                    self.listen(events.Discarded(self.now, job.name))
                 self.waiting.append(job)
                 origin: Origin | None = None
             else:
@@ -317,12 +313,12 @@ class _Run:
     def _keep(self, one: _Running, end: float) -> None:
         job = one.job
         name = job.name
-        has_cache = self.settings.has_cache and job.cached
+        has_cache = bool(self.settings.launcher) and job.cached
         compiled = not has_cache or name in self.watch.compiled
         try:
             self.store.put(job, one.made, "compiled" if compiled else "cache")
         except OSError as cause:
-            if cause.errno not in _DISK_FULL:
+            if not is_disk_full(cause):
                 raise BuildError(f"cannot keep the object of {name}: {cause}") from cause
             found = Failure("disk", str(cause))
             one.made.unlink(missing_ok=True)

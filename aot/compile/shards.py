@@ -7,7 +7,6 @@ the wheel is linked.
 
 from __future__ import annotations
 
-import errno
 import heapq
 import io
 import json
@@ -24,7 +23,7 @@ from typing import Any, Final
 from aot.compile.job import Job
 from aot.compile.store import ObjectStore
 from aot.costs import Cost, Measured
-from aot.errors import PlanError, ShardError
+from aot.errors import PlanError, ShardError, is_disk_full
 from aot.estimates import estimate
 from aot.files import sha256_of
 from aot.plan import BuildPlan
@@ -265,7 +264,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(path, "r:xz") as archive:
             yield archive
     except _DAMAGE as cause:
-        if isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if isinstance(cause, OSError) and is_disk_full(cause):
             raise  # not the archive's fault
         raise ShardError(
             f"{path} is not a whole shard ({cause or type(cause).__name__}); copy it again, or "

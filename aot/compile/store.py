@@ -72,10 +72,10 @@ class ObjectStore:
             return None
         return stored
 
-    def is_damaged(self, job: Job) -> bool:
-        """Say whether there is an object that is not what its record says."""
+    def has_traces(self, job: Job) -> bool:
+        """Say whether something of a job's object is there, whole or not; nothing is read."""
         path = self.path(job)
-        return (path.exists() or self._record(path).exists()) and self.find(job) is None
+        return path.exists() or self._record(path).exists()
 
     def put(self, job: Job, made: Path, origin: StoredOrigin) -> StoredObject:
         """Take a finished object over; it is moved."""

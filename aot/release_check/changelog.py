@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from aot.release_check.errors import ReleaseError
+from aot.errors import ReleaseError
 
 _HEADING: Final = re.compile(r"^## (?P<version>\S+)(?: \((?P<when>[^)]*)\))?\s*$", re.MULTILINE)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,19 +13,14 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from aot import command_line, process
+from aot import command_line, files, process
 from aot.command_line import ERR, OUT, AsJson
+from aot.errors import ReleaseError
 from aot.index import write_site
 from aot.release_check.changelog import section_of
 from aot.release_check.checks import CHECKS, Check
 from aot.release_check.elsewhere import ELSEWHERE
-from aot.release_check.errors import ReleaseError
 from aot.release_check.run import Summary, run_checks
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
@@ -109,7 +103,7 @@ def _print_checklist(summary: Summary) -> None:
 
 def project_version() -> str:
     """Read the version of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = files.read_toml(ROOT / "pyproject.toml")
     return str(project["tool"]["dynamic-metadata"][0]["version"])
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from aot.errors import ReleaseError
 from aot.release_check import CHECKS, ELSEWHERE, Check, Summary, run_checks
 from aot.release_check.changelog import section_of, sections
 from aot.release_check.commands import choose, project_version
-from aot.release_check.errors import ReleaseError
 from tests.shipping.test_workflows import sessions
 from tests.shipping.workflows import ROOT
 

@@ -169,7 +169,7 @@ def matrices(draw: st.DrawFn) -> dict[str, Any]:
     ]
     assume(common)
     platforms = {}
-    for name in draw(st.permutations(PLATFORMS))[: draw(st.integers(1, 2))]:
+    for name in draw(st.permutations([*PLATFORMS]))[: draw(st.integers(1, 2))]:
         chosen = {*draw(st.sets(st.sampled_from(targets))), draw(st.sampled_from(common))}
         platforms[name] = {
             "runner": draw(st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)),
