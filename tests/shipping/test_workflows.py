@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from aot.bases import read_bases
 from tests.shipping.workflows import ACTIONS, ROOT, WORKFLOWS, commands, jobs, read, steps
 
 USES = re.compile(
@@ -43,6 +44,15 @@ def test_an_action_has_one_pin() -> None:
 
 def test_every_action_is_githubs_own() -> None:
     assert {match["name"].split("/")[0] for match in uses()} == {".", "actions"}
+
+
+@named
+def test_containers_are_the_pinned_bases(path: Path) -> None:
+    """A digest stands in docker/bases.toml, and where GitHub wants it written out."""
+    pinned = {base.reference for base in read_bases().every()}
+    for name, job in jobs(path).items():
+        if "container" in job:
+            assert job["container"]["image"] in pinned, name
 
 
 @named
@@ -105,7 +115,8 @@ def test_every_nox_session_exists() -> None:
     called = {
         match[1] for _, line in commands() for match in re.finditer(r"\bnox -s ([\w-]+)", line)
     }
-    assert called >= {"lint", "unit", "test", "shipping", "images", "selftest", "release-check"}
+    checks = {"lint", "unit", "test", "shipping", "images", "cross", "docs", "walk_through"}
+    assert called >= {*checks, "selftest", "release-check"}
     assert called <= there
 
 
