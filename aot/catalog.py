@@ -1,6 +1,7 @@
-"""What this project ships: FlashInfer's FP4 modules, their exported functions, and the presets.
+"""What this project ships: FlashInfer's FP4 modules and their exported functions.
 
-Data, no logic. To add a kernel: one row here, one operator file, one fake, one reference, one test.
+Data, no logic; `aot.presets` selects from it. To add a kernel: one row here, one
+operator file, one fake, one reference, one test.
 
 A type schema is what TVM-FFI reports for an exported function, reduced to the argument types. The
 build compares it with the compiled module and refuses a FlashInfer whose signature has changed.
@@ -8,7 +9,7 @@ build compares it with the compiled module and refuses a FlashInfer whose signat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -72,32 +73,6 @@ class Module:
     needs_fp4_instructions: bool
     functions: tuple[Function, ...]
     selection: Selection | None = None
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named selection of modules.
-
-    Parameters
-    ----------
-    name, description
-        What people choose it by.
-    modules
-        What is in it.
-    lowered
-        Whether its machine code is for Hopper, made of Blackwell's PTX by `aot.lowering`: to test
-        the kernels, never to ship them.
-    """
-
-    name: str
-    description: str
-    modules: tuple[Module, ...]
-    lowered: bool = False
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """Every target that some module of it is compiled for."""
-        return frozenset(name for module in self.modules for name in module.architectures)
 
 
 _TENSOR: Final = "DLTensor*"
@@ -365,39 +340,6 @@ GROUP_GEMM_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """The formats of weights that each group of grouped GEMM kernels has."""
 
 
-def _dense(*architectures: str) -> tuple[Module, ...]:
-    """Every module of the dense path for some targets."""
-    return (
-        *(quantization(name) for name in architectures),
-        kv_quantization(*architectures),
-        # Its kernels need no FP4 instruction: a Hopper reads an FP4 KV cache too.
-        kv_dequantization("9.0a", *architectures),
-        *_in_groups(gemm, GEMM_ARCHITECTURES, architectures),
-    )
-
-
-def _experts(*architectures: str) -> tuple[Module, ...]:
-    """Every module of mixtures of experts for some targets."""
-    return _in_groups(moe, MOE_ARCHITECTURES, architectures)
-
-
-def _grouped(*architectures: str) -> tuple[Module, ...]:
-    """Every module of grouped GEMMs for some targets."""
-    return _in_groups(group_gemm, GROUP_GEMM_ARCHITECTURES, architectures)
-
-
-def _in_groups(
-    make: Callable[..., Module],
-    groups: Mapping[str, tuple[str, ...]],
-    architectures: tuple[str, ...],
-) -> tuple[Module, ...]:
-    chosen = {
-        kernels: tuple(name for name in architectures if name in targets)
-        for kernels, targets in groups.items()
-    }
-    return tuple(make(kernels, *targets) for kernels, targets in chosen.items() if targets)
-
-
 MOE_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "100": ("10.0a", "11.0a"),
@@ -425,127 +367,6 @@ GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """The targets that each group of GEMM kernels is written for."""
 
 QUANTIZATION_ARCHITECTURES: Final = tuple(_QUANTIZATION_GENERATORS)
-
-_LOWERED: Final = (
-    quantization("10.0a"),
-    kv_quantization("10.0a"),
-    kv_dequantization("9.0a"),
-    gemm("sm120", "12.0f"),
-)
-
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
-    {
-        preset.name: preset
-        for preset in (
-            Preset(
-                "quick",
-                "FP4 quantization for 12.0f; KV dequantization for 9.0a and 12.0f",
-                (quantization("12.0f"), kv_dequantization("9.0a", "12.0f")),
-            ),
-            Preset(
-                "dense-12.0f",
-                "quantization, KV cache and GEMM for 12.0f (RTX PRO 6000, RTX 50, DGX Spark); "
-                "KV dequantization also for 9.0a",
-                _dense("12.0f"),
-            ),
-            Preset(
-                "dense-12.1a",
-                "quantization, KV cache and GEMM for 12.1a (DGX Spark alone); "
-                "KV dequantization also for 9.0a",
-                _dense("12.1a"),
-            ),
-            Preset(
-                "dense",
-                "quantization, KV cache and GEMM for every Blackwell: 10.0a, 10.3a, 11.0a and "
-                "12.0f; KV dequantization also for 9.0a",
-                _dense("10.0a", "10.3a", "11.0a", "12.0f"),
-            ),
-            Preset(
-                "moe-12.0f",
-                "quantization, KV cache, GEMM and mixture of experts for 12.0f (RTX PRO 6000, "
-                "RTX 50, DGX Spark); KV dequantization also for 9.0a",
-                (*_dense("12.0f"), *_experts("12.0f")),
-            ),
-            Preset(
-                "moe-12.1a",
-                "quantization, KV cache, GEMM and mixture of experts for 12.1a (DGX Spark alone); "
-                "KV dequantization also for 9.0a",
-                (*_dense("12.1a"), *_experts("12.1a")),
-            ),
-            Preset(
-                "group-gemm-12.0f",
-                "quantization, KV cache, GEMM and grouped GEMM for 12.0f (RTX PRO 6000, RTX 50, "
-                "DGX Spark); KV dequantization also for 9.0a",
-                (*_dense("12.0f"), *_grouped("12.0f")),
-            ),
-            Preset(
-                "full",
-                "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for every "
-                "Blackwell: 10.0a, 10.3a, 11.0a and 12.0f (no grouped GEMM for 11.0a); KV "
-                "dequantization also for 9.0a",
-                (
-                    *_dense("10.0a", "10.3a", "11.0a", "12.0f"),
-                    *_experts("10.0a", "10.3a", "11.0a", "12.0f"),
-                    *_grouped("10.0a", "10.3a", "11.0a", "12.0f"),
-                ),
-            ),
-            Preset(
-                "lowered",
-                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
-                "and GEMM of 12.0f, lowered to 9.0a",
-                _LOWERED,
-                lowered=True,
-            ),
-            Preset(
-                "lowered-moe",
-                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
-                "and GEMM and mixture of experts of 12.0f, lowered to 9.0a",
-                (*_LOWERED, moe("120", "12.0f")),
-                lowered=True,
-            ),
-            Preset(
-                "lowered-group-gemm",
-                "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
-                "and GEMM and NVFP4 grouped GEMM of 12.0f, lowered to 9.0a",
-                # MXFP8 by MXFP4 needs a product that aot.lowering has no replacement for.
-                (*_LOWERED, group_gemm("sm120", "12.0f", formats=("nvfp4",))),
-                lowered=True,
-            ),
-        )
-    }
-)
-
-_RUN_TIME_ONLY: Final = "kernels that FlashInfer compiles at run time only"
-_SVDQUANT: Final = "the module nvfp4_svdquant; later"
-_LORA: Final = "the LoRA kernels of FlashInfer 0.7.4; later"
-
-NOT_SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        # flashinfer.quantization
-        "make_nvfp4_global_scale": "plain PyTorch, and reads the largest value on the host",
-        "nvfp4_quantize_paged_kv_cache": "returns Python floats, for which it waits for the "
-        "device; made of fp4_quantize",
-        "silu_and_mul_nvfp4_quantize": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "nvfp4_quantize_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "nvfp4_quantize_per_token_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "mxfp4_quantize_cute_dsl": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "get_fp4_quantization_module": "returns the JIT module that this package replaces",
-        "resolve_nvfp4_4over6": "reads the recipe from environment variables; here it is an "
-        "argument",
-        # flashinfer.gemm
-        "grouped_gemm_nt_masked": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "mm_bf16_fp4": "bfloat16 activations: another set of kernels; later",
-        "prepare_bf16_fp4_weights": "the weights of mm_bf16_fp4",
-        "mm_nvfp4_svdquant": _SVDQUANT,
-        "nvfp4_quantize_smooth": _SVDQUANT,
-        "fp4_linear_swiglu": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "fp4_qkv_qknorm_rope": f"{_RUN_TIME_ONLY} (CuTe DSL)",
-        "mm_nvfp4_lora": _LORA,
-        "prepare_nvfp4_lora_adapter": _LORA,
-        "PreparedNvFp4LoraAdapter": _LORA,
-    }
-)
-"""FlashInfer's public FP4 functions that a wheel does not replace, and why."""
 
 DEFAULT_FLASHINFER: Final = "0.7.2"
 DEFAULT_CUDA: Final = "13.0"

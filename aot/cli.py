@@ -26,6 +26,7 @@ from aot.command_line import (
 from aot.diff import compare, print_difference, read_wheel
 from aot.index import write_site
 from aot.matrix_report import matrix_command
+from aot.presets import PRESETS
 
 app = typer.Typer(
     help="FlashInfer's FP4 kernels, compiled ahead of time into a wheel.",
@@ -42,12 +43,12 @@ def presets(as_json: AsJson = False) -> None:
         print_json(
             {
                 name: {module.name: module.architectures for module in preset.modules}
-                for name, preset in catalog.PRESETS.items()
+                for name, preset in PRESETS.items()
             }
         )
         return
     table = Table("preset", "modules", "what it is")
-    for name, preset in catalog.PRESETS.items():
+    for name, preset in PRESETS.items():
         table.add_row(name, str(len(preset.modules)), preset.description)
     OUT.print(table)
 

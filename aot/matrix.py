@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from aot import catalog, files, locks
+from aot import files, locks, presets
 from aot.architectures import OLDEST_FP4_TOOLKIT, Architecture, Capability, judge_fp4
 from aot.errors import ArchitectureError, MatrixError
 from aot.platforms import PLATFORMS
@@ -227,7 +227,7 @@ class Matrix:
 
 def preset_targets(preset: str) -> tuple[Architecture, ...]:
     """List the targets that some module of a preset is compiled for."""
-    return tuple(sorted(map(Architecture.parse, catalog.PRESETS[preset].targets)))
+    return tuple(sorted(map(Architecture.parse, presets.PRESETS[preset].targets)))
 
 
 def read_matrix(path: Path = MATRIX) -> Matrix:
@@ -361,9 +361,9 @@ def _preset(table: _Table, default: str | None = None) -> str:
 
 
 def _check_preset(at: str, preset: str) -> None:
-    to_ship = [name for name, one in catalog.PRESETS.items() if not one.lowered]
+    to_ship = [name for name, one in presets.PRESETS.items() if not one.lowered]
     if preset not in to_ship:
-        what = "is for tests alone" if preset in catalog.PRESETS else "is unknown"
+        what = "is for tests alone" if preset in presets.PRESETS else "is unknown"
         raise MatrixError(f"{at} is {preset!r}, which {what}; write one of {', '.join(to_ship)}")
 
 

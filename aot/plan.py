@@ -16,14 +16,15 @@ from typing import Any
 
 from packaging.version import Version
 
-from aot import catalog
+from aot import catalog, presets
 from aot.architectures import Architecture, check_fp4_buildable
-from aot.catalog import Module, Preset
+from aot.catalog import Module
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
 from aot.lowering.errors import LoweringError
 from aot.lowering.lower import lowered_target
 from aot.lowering.toolkit import digest
+from aot.presets import Preset
 from aot.selection import OWN_SOURCES
 from aot.specs import SourceUnit, SpecificationSet
 from aot.toolchain import Toolkit
@@ -267,9 +268,9 @@ def preset_named(name: str) -> Preset:
         When there is none of that name, with the names there are.
     """
     try:
-        return catalog.PRESETS[name]
+        return presets.PRESETS[name]
     except KeyError:
-        known = "\n".join(f"  {p.name}: {p.description}" for p in catalog.PRESETS.values())
+        known = "\n".join(f"  {p.name}: {p.description}" for p in presets.PRESETS.values())
         raise PlanError(f"there is no preset {name!r}; choose one of:\n{known}") from None
 
 

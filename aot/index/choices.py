@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from aot import catalog
+from aot import presets
 from aot.architectures import Capability
 from aot.index.collect import CudaIndex
 from aot.index.wheel import IndexedWheel
@@ -114,7 +114,7 @@ def family_operators(family: str) -> frozenset[str]:
     """Name the operators of a family that run compiled device code, in the fullest preset."""
     return frozenset(
         function.operator
-        for module in catalog.PRESETS["full"].modules
+        for module in presets.PRESETS["full"].modules
         if module.family == family
         for function in module.functions
         if function.operator and not function.operator.startswith("_")

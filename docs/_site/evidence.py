@@ -11,7 +11,6 @@ import tomllib
 
 from _site.page import Page
 from _site.source import ROOT, code, table
-from aot import catalog
 from aot.architectures import Architecture
 
 FACTS = "docs/evidence.toml"
@@ -63,7 +62,7 @@ def compiled_for(operator: str, presets: Sequence[str]) -> tuple[str, ...]:
     found = {
         target
         for preset in presets
-        for module in catalog.PRESETS[preset].modules
+        for module in presets.PRESETS[preset].modules
         if any(function.operator == operator for function in module.functions)
         for target in module.architectures
     }
@@ -93,7 +92,9 @@ def markdown(_: Sequence[str]) -> Page:
     passed = passed_on_gpu(found.gpu_reports)
     head = ("operator", "CPU reference", "compiled and audited for", "H200", "Blackwell")
     rows = [tuple(_row(name, found, passed)) for name in operators()]
-    return Page(table(head, rows), (FACTS, *found.gpu_reports, _SCHEMAS, "aot/catalog.py"))
+    return Page(
+        table(head, rows), (FACTS, *found.gpu_reports, _SCHEMAS, "aot/catalog.py", "aot/presets.py")
+    )
 
 
 def _row(name: str, found: Facts, passed: dict[str, int]) -> Iterator[str]:

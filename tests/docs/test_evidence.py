@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _site.evidence import compiled_for, facts, markdown, operators, passed_on_gpu
 
-from aot import catalog
+from aot import presets
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = facts()
@@ -23,7 +23,7 @@ def test_every_operator_has_a_row():
     assert len(ROWS) == len(
         {
             function.operator
-            for preset in catalog.PRESETS.values()
+            for preset in presets.PRESETS.values()
             for module in preset.modules
             for function in module.functions
             if function.operator and not function.operator.startswith("_")
@@ -47,8 +47,8 @@ def not_built(readme: str) -> set[str]:
 
 @pytest.mark.parametrize("preset", FACTS.built_presets)
 def test_a_built_preset_exists_and_readme_does_not_say_otherwise(preset):
-    assert preset in catalog.PRESETS
-    assert not catalog.PRESETS[preset].lowered
+    assert preset in presets.PRESETS
+    assert not presets.PRESETS[preset].lowered
     assert preset not in not_built((ROOT / "README.md").read_text())
 
 

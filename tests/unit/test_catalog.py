@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from aot import catalog, locks
+from aot import catalog, locks, not_shipped
 from aot.architectures import Architecture, check_fp4_buildable, target_for
-from aot.catalog import PRESETS, Function, Module, Preset
+from aot.catalog import Function, Module
 from aot.lowering import LOWERED_VERSION
 from aot.lowering.lower import lowered_target
+from aot.presets import PRESETS, Preset
 from fp4aot import _library, _registration
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -296,8 +297,8 @@ def test_the_public_function_of_every_compiled_one_exists() -> None:
 
 
 def test_a_function_is_shipped_or_not_with_a_reason() -> None:
-    assert not public_names() & set(catalog.NOT_SHIPPED)
-    assert all(catalog.NOT_SHIPPED.values())
+    assert not public_names() & set(not_shipped.NOT_SHIPPED)
+    assert all(not_shipped.NOT_SHIPPED.values())
 
 
 def _flashinfer_packages() -> list[Path]:
@@ -328,7 +329,7 @@ def test_all_of_flashinfers_public_quantization_is_accounted_for() -> None:
         assert len(public) > 10
         imported = set(_imported(package / "quantization/__init__.py"))
         public |= {name for name in imported if "fp4" in name.lower()}
-        assert public <= public_names() | set(catalog.NOT_SHIPPED), package
+        assert public <= public_names() | set(not_shipped.NOT_SHIPPED), package
 
 
 def test_all_of_flashinfers_public_fp4_gemm_is_accounted_for() -> None:
@@ -336,4 +337,4 @@ def test_all_of_flashinfers_public_fp4_gemm_is_accounted_for() -> None:
         imported = set(_imported(package / "gemm/__init__.py"))
         public = {name for name in imported if "fp4" in name.lower()}
         assert len(public) > 5
-        assert public <= public_names() | set(catalog.NOT_SHIPPED), package
+        assert public <= public_names() | set(not_shipped.NOT_SHIPPED), package

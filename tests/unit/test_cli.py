@@ -17,7 +17,7 @@ from packaging.version import Version
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from aot import build_commands, catalog, cli, command_line, pipeline, steps
+from aot import build_commands, cli, command_line, pipeline, presets, steps
 from aot.audit import WheelReport
 from aot.build import Built, Compiled, compile_objects
 from aot.compile.admission import Limits
@@ -105,15 +105,15 @@ def test_presets_are_listed_for_machines() -> None:
     result = invoke("presets", "--json")
     assert result.exit_code == 0
     data = json.loads(result.stdout)
-    assert set(data) == set(catalog.PRESETS)
-    for name, preset in catalog.PRESETS.items():
+    assert set(data) == set(presets.PRESETS)
+    for name, preset in presets.PRESETS.items():
         assert data[name] == {row.name: list(row.architectures) for row in preset.modules}
 
 
 def test_presets_are_listed_for_people() -> None:
     result = invoke("presets")
     assert result.exit_code == 0
-    for name in catalog.PRESETS:
+    for name in presets.PRESETS:
         assert name in result.stdout
 
 
@@ -125,7 +125,7 @@ def test_an_unknown_preset_gives_code_5_and_the_list(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "PlanError: there is no preset 'qick'" in printed.err
-    for preset in catalog.PRESETS.values():
+    for preset in presets.PRESETS.values():
         assert f"{preset.name}: {preset.description}" in printed.err
 
 

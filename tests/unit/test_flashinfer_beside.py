@@ -19,10 +19,10 @@ from compile_jobs import make_job
 from flashinfer_beside import binding, build, use
 
 from aot import locks
-from aot.catalog import PRESETS
 from aot.compile.job_list import JobList
 from aot.errors import BuildError, PlanError
 from aot.host_compiler import find_host_compiler
+from aot.presets import PRESETS
 
 LOCK = """\
 alpha==1.0 \\

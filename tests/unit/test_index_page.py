@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_index_wheel import DENSE, QUICK, Recipe
 
-from aot import catalog
+from aot import presets
 from aot.index import collect
 from aot.index.choices import GPUS, Gpu, choices, family_operators, offer
 from aot.index.page import PLACEHOLDER, page
@@ -246,14 +246,14 @@ def test_another_processor_is_another_group(tmp_path: Path) -> None:
 def test_every_architecture_of_the_fullest_preset_is_for_a_gpu_of_the_table() -> None:
     from aot.architectures import Architecture
 
-    for module in catalog.PRESETS["dense"].modules:
+    for module in presets.PRESETS["dense"].modules:
         for text in module.architectures:
             target = Architecture.parse(text)
             assert any(target.runs_on(gpu.capability) for gpu in GPUS), text
 
 
 def test_every_family_of_the_catalogue_has_a_name_on_the_page(tmp_path: Path) -> None:
-    families = {module.family for preset in catalog.PRESETS.values() for module in preset.modules}
+    families = {module.family for preset in presets.PRESETS.values() for module in preset.modules}
     Recipe().make(tmp_path)
     (choice,) = choices(RTX, collect(tmp_path)[0])
     # Each is there, or named as what is not.

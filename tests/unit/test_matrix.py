@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from typer.testing import CliRunner, Result
 
-from aot import catalog, locks, matrix_report
+from aot import catalog, locks, matrix_report, presets
 from aot.architectures import Architecture, judge_fp4
 from aot.errors import AotError
 from aot.index.choices import GPUS
@@ -145,8 +145,8 @@ def buildable(target: Architecture, version: str) -> bool:
 @st.composite
 def matrices(draw: st.DrawFn) -> dict[str, Any]:
     """Any valid matrix."""
-    presets = st.sampled_from([name for name, one in catalog.PRESETS.items() if not one.lowered])
-    top = draw(presets)
+    names = st.sampled_from([name for name, one in presets.PRESETS.items() if not one.lowered])
+    top = draw(names)
     versions = draw(
         st.lists(
             st.tuples(st.integers(12, 15), st.integers(0, 12))
@@ -157,7 +157,7 @@ def matrices(draw: st.DrawFn) -> dict[str, Any]:
             unique=True,
         )
     )
-    own = {version: draw(st.none() | presets) for version in versions}
+    own = {version: draw(st.none() | names) for version in versions}
     used = {version: preset or top for version, preset in own.items()}
     targets = sorted({one for preset in used.values() for one in preset_targets(preset)})
     # Every wheel is for one Blackwell at least.
@@ -218,7 +218,7 @@ def test_any_valid_matrix_is_read_as_it_was_written(
         release, platform = by_version[row.cuda], data["platforms"][row.platform]
         preset = release.get("preset", data["preset"])
         there = {
-            name for module in catalog.PRESETS[preset].modules for name in module.architectures
+            name for module in presets.PRESETS[preset].modules for name in module.architectures
         }
         assert list(map(str, row.architectures)) == [
             name

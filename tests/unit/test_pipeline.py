@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from aot import estimates, pipeline
+from aot import estimates, pipeline, presets
 from aot.compile.job_list import JobList
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
@@ -111,7 +111,7 @@ def machine(
     unit = Unit("a", "@FLASHINFER@/a.cu", "cuda", ("-arch=sm_120f",), "0" * 64)
     versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
 
-    def plan(preset: pipeline.catalog.Preset, *others: object) -> tuple[BuildPlan, Roots]:
+    def plan(preset: presets.Preset, *others: object) -> tuple[BuildPlan, Roots]:
         images = ("9.0a",) if preset.lowered else ("12.0f",)
         modules = (ModulePlan("m", "family", ("12.0f",), images, (unit,), ()),)
         lowering = digest() if preset.lowered else ""

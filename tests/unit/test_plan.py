@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from aot import catalog
 from aot import plan as plan_module
+from aot import presets
 from aot.architectures import Architecture
-from aot.catalog import Module, Preset
+from aot.catalog import Module
 from aot.environment import FlashInferEnvironment
 from aot.errors import ArchitectureError, PlanError, ToolchainError
 from aot.estimates import estimate
@@ -31,11 +31,12 @@ from aot.plan import (
     narrowed,
     preset_named,
 )
+from aot.presets import Preset
 from aot.specs import SourceUnit, Specification, SpecificationSet
 from aot.toolchain import Toolkit
 
 TARGETS = tuple(map(Architecture.parse, ("8.0", "9.0a", "10.0a", "12.0", "12.0a", "12.0f")))
-QUICK = catalog.PRESETS["quick"]
+QUICK = presets.PRESETS["quick"]
 LOWERED = Preset(
     "quick-lowered",
     "test only",
@@ -397,7 +398,7 @@ def targets_of(preset: Preset) -> dict[str, tuple[str, ...]]:
 
 
 def test_only_the_targets_that_are_asked_for_are_left() -> None:
-    dense = catalog.PRESETS["dense"]
+    dense = presets.PRESETS["dense"]
     some = narrowed(dense, ["12.0f", "10.0a"])
     assert some.name == dense.name
     every = targets_of(dense)
@@ -412,9 +413,9 @@ def test_only_the_targets_that_are_asked_for_are_left() -> None:
     assert targets_of(narrowed(some, ["12.0f"])) == targets_of(narrowed(dense, ["12.0f"]))
 
 
-@pytest.mark.parametrize("name", catalog.PRESETS)
+@pytest.mark.parametrize("name", presets.PRESETS)
 def test_none_and_all_of_them_are_the_preset(name: str) -> None:
-    preset = catalog.PRESETS[name]
+    preset = presets.PRESETS[name]
     assert narrowed(preset, ()) == preset
     every = {one for targets in targets_of(preset).values() for one in targets}
     assert narrowed(preset, sorted(every)) == preset
@@ -422,7 +423,7 @@ def test_none_and_all_of_them_are_the_preset(name: str) -> None:
 
 def test_a_part_of_a_preset_is_another_plan(machine: Machine) -> None:
     """The wheel of a part must not be taken for the whole."""
-    kv = catalog.PRESETS["quick"].modules[1]
+    kv = presets.PRESETS["quick"].modules[1]
     assert kv.architectures == ("9.0a", "12.0f")
     part = narrowed(QUICK, ["12.0f"])
     assert len(part.modules) == 2
@@ -597,7 +598,7 @@ def test_an_unknown_preset_is_answered_with_those_there_are() -> None:
     with pytest.raises(PlanError) as caught:
         preset_named("qick")
     assert "'qick'" in str(caught.value)
-    for preset in catalog.PRESETS.values():
+    for preset in presets.PRESETS.values():
         assert f"{preset.name}: {preset.description}" in str(caught.value)
     assert preset_named("quick") is QUICK
 

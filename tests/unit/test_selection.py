@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aot import catalog
+from aot import presets
 from aot.errors import PlanError
 from aot.selection import OWN_SOURCES, Selection
 
@@ -71,7 +71,7 @@ def test_launchers_that_no_longer_name_their_dtypes_are_noticed(sources: list[Pa
 def test_every_source_of_ours_in_the_catalogue_is_there() -> None:
     selections = [
         module.selection
-        for preset in catalog.PRESETS.values()
+        for preset in presets.PRESETS.values()
         for module in preset.modules
         if module.selection
     ]
