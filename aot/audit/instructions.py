@@ -16,14 +16,20 @@ target          wait for the kernel before it   block-scaled FP4 product
 ``PREEXIT`` lets the next kernel start early. CUTLASS has none of it for 12.x, and without it
 nothing is wrong, only later: it is not asked for.
 
-The last row is what `aot.lowering` makes of 12.0f: block scales are converted to float16, and
-scaled elements are multiplied in float16 with sums in float32. Of the modules that Hopper runs as
-they are, nothing is asked.
+A grouped product of MXFP8 by MXFP4 waits in the same way, and multiplies 8-bit elements, of which
+one side is E2M1 spread over bytes: ``QMMA.SF.16832.F32.E4M3.E2M1.E8`` (12.0f). ``UTCQMMA`` (10.0a,
+10.3a) names neither types nor scales; ``UTCCP.T.S``, which copies block scales to tensor memory,
+tells it from a product without any.
+
+The last row of the table is what `aot.lowering` makes of 12.0f: block scales are converted to
+float16, and scaled elements are multiplied in float16 with sums in float32. Of the modules that
+Hopper runs as they are, nothing is asked.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -102,8 +108,34 @@ _GEMM: Final = (
         majors=_LOWERED,
     ),
 )
-# Beside its products, a grouped GEMM has a kernel that prepares their arguments.
-_GROUPED_GEMM: Final = tuple(replace(one, kernels=re.compile("GemmUniversal")) for one in _GEMM)
+_MXFP8_MXFP4: Final = (
+    _GEMM[0],
+    Instruction(
+        "the FP8 by FP4 product (tcgen05.mma, kind::mxf8f6f4)",
+        re.compile(r"UTCQMMA(\..+)?"),
+        _GEMM_CAUSE,
+        majors=(10, 11),
+    ),
+    Instruction(
+        "the copy of block scales to tensor memory (tcgen05.cp)",
+        re.compile(r"UTCCP\.T\.S\..+"),
+        _GEMM_CAUSE,
+        majors=(10, 11),
+    ),
+    Instruction(
+        "the block-scaled FP8 by FP4 product (mma, kind::mxf8f6f4)",
+        re.compile(r"QMMA\.SF\..*(E[45]M[32]\.E2M1|E2M1\.E[45]M[32])\.E8"),
+        _GEMM_CAUSE,
+        majors=(12,),
+    ),
+)
+
+
+def _grouped(demands: Sequence[Instruction]) -> tuple[Instruction, ...]:
+    """Ask them of the products alone: beside them is a kernel that prepares their arguments."""
+    return tuple(replace(one, kernels=re.compile("GemmUniversal")) for one in demands)
+
+
 _QUANTIZATION: Final = (
     Instruction(
         _WAIT,
@@ -126,7 +158,8 @@ REQUIRED: Final = (
     ("fp4_kv_quant/*", _QUANTIZATION[1:]),
     # The launchers of its products: the rest sorts, quantizes and adds up.
     ("fused_moe_*/*_gemm_grouped_*", _GEMM),
-    ("gemm_sm120/*_group_gemm_nvfp4_groupwise_*f16_*", _GROUPED_GEMM),
+    ("gemm_sm*/*_group_gemm_nvfp4_groupwise_*f16_*", _grouped(_GEMM)),
+    ("gemm_sm*/*_group_gemm_mxfp4_groupwise_*f16_*", _grouped(_MXFP8_MXFP4)),
 )
 """Patterns of modules and their translation units, and what each image of such a unit holds. The
 first that fits counts. Others: no demand."""

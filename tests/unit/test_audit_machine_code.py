@@ -411,6 +411,40 @@ def test_a_grouped_gemm_has_a_kernel_that_only_prepares(tools: Tools, cc: str) -
     assert len(problems) == 2
 
 
+MIXED_120 = "gen_gemm_sm120_group_gemm_mxfp4_groupwise_e5m2_f16_sm120"
+MIXED_100 = "gen_gemm_sm100_group_gemm_mxfp4_groupwise_e4m3_bf16_mma2_swaptrue_sm100"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "target", "good", "lacking"),
+    [
+        ("gemm_sm120", MIXED_120, F120, "QMMA.SF.16832.F32.E5M2.E2M1.E8", "by FP4 product (mma"),
+        ("gemm_sm120", MIXED_120, F120, "QMMA.SF.16832.F32.E2M1.E4M3.E8", "by FP4 product (mma"),
+        ("gemm_sm100", MIXED_100, A100, "UTCQMMA.2CTA", "by FP4 product (tcgen05.mma"),
+        ("gemm_sm100", MIXED_100, A100, "UTCQMMA", "by FP4 product (tcgen05.mma"),
+    ],
+)
+def test_products_of_fp8_by_fp4_have_demands_of_their_own(
+    tools: Tools, cc: str, module: str, name: str, target: Architecture, good: str, lacking: str
+) -> None:
+    rest = () if target == F120 else ("UTCCP.T.S.2CTA.4 X",)
+
+    def problems(*instructions_: str) -> tuple[str, ...]:
+        text = kernel("13GemmUniversalI", *instructions_) + kernel("compute_arguments", "ACQBULK")
+        return audited(tools, cc, [unit(module, name, target)], (target, text))[1]
+
+    assert problems("ACQBULK", f"{good} R1", *rest) == ()
+    (problem,) = problems("PREEXIT", f"{good} R1", *rest)
+    assert "lack the wait" in problem
+    # The products of NVFP4, and of FP8 by FP8: neither is this one.
+    others = ("OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X R1", "UTCOMMA.4X R1")
+    (problem,) = problems("ACQBULK", *others, "QMMA.SF.16832.F32.E4M3.E4M3.E8 R1", *rest)
+    assert lacking in problem
+    if rest:
+        (problem,) = problems("ACQBULK", f"{good} R1")
+        assert "lack the copy of block scales" in problem
+
+
 @pytest.mark.parametrize("scales", ["F2FP.F16.F32.PACK_AB R1", "F2FP.F16.E5M2.UNPACK_B R1"])
 def test_a_lowered_gemm_without_its_block_scales_fails(tools: Tools, cc: str, scales: str) -> None:
     text = GOOD_LOWERED + kernel("other", "ACQBULK", scales, LOWERED_PRODUCT)
@@ -552,7 +586,7 @@ def test_a_lowered_gemm_and_lowered_quantization_have_demands_of_their_own() -> 
 HEADER = """.version 9.0
 .target {target}
 .address_size 64
-.visible .entry product(.param .u64 out) {{
+.visible .entry GemmUniversal(.param .u64 out) {{
 .reg .b64 %o, %a, %b; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b16 %h; .reg .pred %p;
 ld.param.u64 %o, [out];
 {loads}
@@ -571,6 +605,17 @@ TCGEN05 = """ld.global.v2.u64 {%a, %b}, [%o]; setp.ne.b32 %p, %r3, 0;
 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X
   [%r0], %a, %b, %r3, [%r1], [%r2], %p;"""
 TARGETS = {"10.0a": TCGEN05, "10.3a": TCGEN05, "11.0a": TCGEN05, "12.0f": MMA, "12.1a": MMA}
+
+
+MIXED_MMA = """mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4\
+.block_scale.scale_vec::1X.f32.e4m3.e2m1.f32.ue8m0
+  {%f0, %f1, %f2, %f3}, {%r0, %r1, %r2, %r3}, {%r4, %r5}, {%f0, %f1, %f2, %f3},
+  {%r6}, {%h, %h}, {%r7}, {%h, %h};
+st.global.v4.f32 [%o], {%f0, %f1, %f2, %f3};"""
+MIXED_TCGEN05 = """ld.global.v2.u64 {%a, %b}, [%o]; setp.ne.b32 %p, %r3, 0;
+tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], %a;
+tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X
+  [%r0], %a, %b, %r3, [%r1], [%r2], %p;"""
 
 
 @pytest.fixture(scope="module")
@@ -593,22 +638,25 @@ def assemble(
     target: str,
     *,
     wait: bool,
-    product: bool = True,
+    product: bool | str = True,
     lowered: bool = False,
 ) -> Path:
     """Assemble a kernel for a target, or what it is lowered to for Hopper."""
     sm = Architecture.parse(target).sm
     loads = "\n".join(f"ld.global.u32 %r{n}, [%o+{4 * n}];" for n in range(8))
+    code = product if isinstance(product, str) else TARGETS[target]
+    if not product:
+        code = "st.global.u32 [%o], %r1;"
     source = HEADER.format(
         target=f"sm_{sm}",
         loads=loads,
         wait="griddepcontrol.wait;" if wait else "",
-        product=TARGETS[target] if product else "st.global.u32 [%o], %r1;",
+        product=code,
     )
     if lowered:
         source, sm = lower_text(source), A90.sm
     (folder / "a.ptx").write_text(source)
-    cubin = folder / f"{target}-{wait}-{product}-{lowered}.cubin"
+    cubin = folder / f"{len(list(folder.iterdir()))}.cubin"
     command = [kit.root / "bin/ptxas", f"-arch=sm_{sm}", folder / "a.ptx", "-o", cubin]
     subprocess.run(command, check=True)
     return cubin
@@ -673,6 +721,28 @@ def test_real_machine_code_that_is_lowered_has_the_names_in_the_table(
     scales, product = problems(wait=True, product=False)
     assert "lack the conversion of block scales" in scales
     assert "lack the FP4 product, lowered to float16" in product
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "target", "code"),
+    [
+        ("gemm_sm120", MIXED_120, "12.0f", MIXED_MMA),
+        ("gemm_sm100", MIXED_100, "10.0a", MIXED_TCGEN05),
+        ("gemm_sm100", MIXED_100, "10.3a", MIXED_TCGEN05),
+    ],
+)
+def test_real_products_of_fp8_by_fp4_have_the_names_in_the_table(
+    tmp_path: Path, real_toolkit: Toolkit, cc: str, module: str, name: str, target: str, code: str
+) -> None:
+    units = [unit(module, name, Architecture.parse(target))]
+
+    def problems(code: str) -> tuple[str, ...]:
+        cubin = assemble(tmp_path, real_toolkit, target, wait=True, product=code)
+        path = real_library(tmp_path, real_toolkit, cc, [[(target, cubin)]])
+        return audit_modules(path, read_images(path, real_toolkit), units, real_toolkit)[1]
+
+    assert problems(code) == ()
+    assert "by FP4 product" in problems(TARGETS[target])[0]  # that of NVFP4
 
 
 def test_a_real_library_is_attributed_and_measured(
