@@ -294,9 +294,7 @@ _MOE_SELECTION: Final = Selection(
 )
 
 
-def group_gemm(
-    kernels: str, *architectures: str, formats: tuple[str, ...] = ("mxfp4", "nvfp4")
-) -> Module:
+def group_gemm(kernels: str, *architectures: str) -> Module:
     """Take the FP4 part of CUTLASS's grouped GEMMs.
 
     Parameters
@@ -305,10 +303,8 @@ def group_gemm(
         ``"sm100"`` (10.0 and 10.3: MXFP8 by MXFP4) or ``"sm120"`` (12.0 and 12.1: that, and NVFP4).
     architectures
         The targets.
-    formats
-        Of the weights; ``"nvfp4"`` counts where there are kernels for it.
     """
-    chosen = [name for name in formats if name in GROUP_GEMM_FORMATS[kernels]]
+    chosen = GROUP_GEMM_FORMATS[kernels]
     # FlashInfer's older kernels also choose between one and two multiprocessors for a tile.
     mxfp4 = Function(
         "group_gemm_mxfp4_nt_groupwise",

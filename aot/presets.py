@@ -163,10 +163,8 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             Preset(
                 "lowered-group-gemm",
                 "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
-                "and GEMM and NVFP4 grouped GEMM of 12.0f, lowered to 9.0a",
-                # MXFP8 by MXFP4 needs what aot.lowering has no replacement for: the product
-                # kind::mxf8f6f4, and loads that spread 4-bit elements over bytes.
-                (*_LOWERED, group_gemm("sm120", "12.0f", formats=("nvfp4",))),
+                "and GEMM and grouped GEMM of 12.0f, lowered to 9.0a",
+                (*_LOWERED, group_gemm("sm120", "12.0f")),
                 lowered=True,
             ),
         )

@@ -128,6 +128,13 @@ _MXFP8_MXFP4: Final = (
         _GEMM_CAUSE,
         majors=(12,),
     ),
+    Instruction(
+        "the conversion of FP8 elements, lowered to float16",
+        re.compile(r"F2FP\.F16\.E[45]M[32]\.UNPACK_B"),
+        _LOWERED_CAUSE,
+        majors=_LOWERED,
+    ),
+    _GEMM[-1],
 )
 
 

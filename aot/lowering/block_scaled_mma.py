@@ -6,7 +6,7 @@ import re
 
 from aot.lowering.errors import LoweringError
 from aot.lowering.ptx import Instruction, vector
-from aot.lowering.scope import scope
+from aot.lowering.scope import scope, widen
 
 _NUMBER = re.compile(r"\d+")
 _PAIRS = range(4)  # of float16 in the eight nibbles of a register
@@ -45,7 +45,7 @@ def nvfp4_m16n8k64(instruction: Instruction) -> str:
         "and.b32 $quad, $lane, 28",
         "shl.b32 $shift, $lane, 2",
         "and.b32 $shift, $shift, 8",
-        _to_32_bits(thread_a),
+        widen(thread_a, "$thread"),
         "shl.b32 $thread, $thread, 1",
         "add.u32 $thread, $thread, $quad",
         f"{guard}shfl.sync.idx.b32 $sa, {vector(scale_a, 1)[0]}, $thread, 31, 0xffffffff",
@@ -53,7 +53,7 @@ def nvfp4_m16n8k64(instruction: Instruction) -> str:
         "add.u32 $thread, $thread, 1",
         f"{guard}shfl.sync.idx.b32 $sa, {vector(scale_a, 1)[0]}, $thread, 31, 0xffffffff",
         *_scales("sa", "s1", "s3"),
-        _to_32_bits(thread_b),
+        widen(thread_b, "$thread"),
         "add.u32 $thread, $thread, $quad",
         f"{guard}shfl.sync.idx.b32 $sa, {vector(scale_b, 1)[0]}, $thread, 31, 0xffffffff",
         *_scales("sa", "s4", "s5"),
@@ -81,13 +81,6 @@ def nvfp4_m16n8k64(instruction: Instruction) -> str:
         },
         steps,
     )
-
-
-def _to_32_bits(operand: str) -> str:
-    """Leave a number of a thread, given as a 16-bit register or a constant, in ``$thread``."""
-    if _NUMBER.fullmatch(operand):
-        return f"mov.b32 $thread, {operand}"
-    return f"cvt.u32.u16 $thread, {operand}"
 
 
 def _scales(packed: str, lower: str, upper: str) -> list[str]:

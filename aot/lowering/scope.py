@@ -14,6 +14,8 @@ from typing import Final
 PREFIX: Final = "fp4aot_"
 """What every register of a replacement begins with."""
 
+_NUMBER = re.compile(r"\d+")
+
 
 def scope(registers: Mapping[str, str], instructions: Iterable[str]) -> str:
     """Return a scope.
@@ -33,3 +35,10 @@ def scope(registers: Mapping[str, str], instructions: Iterable[str]) -> str:
     body = " ".join(f"{instruction};" for instruction in instructions)
     written = re.compile(rf"\$({'|'.join(names)})\b")
     return written.sub(rf"{PREFIX}\1", f"{{ {declared} {body} }}")
+
+
+def widen(operand: str, register: str) -> str:
+    """Return what puts an operand, a 16-bit register or a constant, into a 32-bit register."""
+    if _NUMBER.fullmatch(operand):
+        return f"mov.b32 {register}, {operand}"
+    return f"cvt.u32.u16 {register}, {operand}"

@@ -12,8 +12,10 @@ from aot.lowering import (
     cluster_launch_control,
     conversions,
     memory,
+    mixed_precision_mma,
     reductions,
     tensor_map_coordinates,
+    unpacking_loads,
 )
 from aot.lowering.ptx import Instruction
 
@@ -63,6 +65,17 @@ RULES: Final = (
         r"mma\.sync\.aligned\.m16n8k64\.row\.col\.kind::mxf4nvf4\.block_scale\.scale_vec::4X"
         r"\.f32\.e2m1\.e2m1\.f32\.ue4m3",
         block_scaled_mma.nvfp4_m16n8k64,
+    ),
+    _rule(
+        "kind::",
+        r"mma\.sync\.aligned(?=.*\.m16n8k32\.row\.col)(?=.*\.kind::mxf8f6f4\.block_scale"
+        r"\.scale_vec::1X)[\w.:]*\.f32\.(e4m3|e5m2|e2m1)\.(e4m3|e5m2|e2m1)\.f32\.ue8m0",
+        mixed_precision_mma.mxf8f6f4_m16n8k32,
+    ),
+    _rule(
+        "m8n16",
+        r"ldmatrix\.sync\.aligned\.m8n16\.x[124]\.shared(::cta)?\.b8x16\.b4x16_p64",
+        unpacking_loads.ldmatrix_b4x16_p64,
     ),
     _rule(
         "clusterlaunchcontrol",

@@ -10,6 +10,10 @@
 // kernels divide the first coordinate by sixteen where a map has that element type, so it must mean
 // nothing else: a map that asks for it itself is refused.
 //
+// Elements that Blackwell unpacks on the way, sixteen to sixteen bytes, arrive packed here, each row
+// of 64 bytes at the beginning of its 128: that is how wide the swizzle is. The lowered kernels look
+// there, and such a map has a type of its own.
+//
 // Where a map keeps its element type is not documented. The macros say where the lowered kernels
 // look (aot/lowering/tensor_map_coordinates.py); each map that leaves here is checked against them.
 
@@ -22,7 +26,7 @@
 #include <cstring>
 
 #ifndef FP4AOT_TENSOR_MAP_TYPE_OFFSET
-#error "pass -DFP4AOT_TENSOR_MAP_TYPE_OFFSET, _MASK and _TAG: aot.lowering.tensor_map_coordinates"
+#error "pass the flags of aot.lowering.tensor_map_coordinates.compiler_flags"
 #endif
 
 extern "C" cudaError_t __real_cudaGetDriverEntryPointByVersion(const char*, void**, unsigned int,
@@ -35,6 +39,8 @@ namespace {
 
 constexpr cuuint64_t kElements = 16;  // of 4 bits in one of 64
 constexpr CUtensorMapDataType kMark = CU_TENSOR_MAP_DATA_TYPE_INT64;
+constexpr CUtensorMapDataType kUnpackedMark = CU_TENSOR_MAP_DATA_TYPE_UINT64;
+constexpr cuuint32_t kUnpackedRow = 128;  // elements: with their gaps, as wide as the swizzle
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -46,11 +52,14 @@ CUresult refuse(const char* reason) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-bool has_mark(const CUtensorMap& map) {
+// Whether the type in a map is what the lowered kernels take the type that was asked for by.
+bool is_marked(const CUtensorMap& map, CUtensorMapDataType type) {
   std::uint32_t word;
   std::memcpy(&word, reinterpret_cast<const char*>(&map) + FP4AOT_TENSOR_MAP_TYPE_OFFSET,
               sizeof(word));
-  return (word & FP4AOT_TENSOR_MAP_TYPE_MASK) == FP4AOT_TENSOR_MAP_TYPE_TAG;
+  const std::uint32_t found = word & FP4AOT_TENSOR_MAP_TYPE_MASK;
+  return (found == FP4AOT_TENSOR_MAP_TYPE_TAG) == (type == kMark) &&
+         (found == FP4AOT_TENSOR_MAP_TYPE_UNPACKED_TAG) == (type == kUnpackedMark);
 }
 
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -58,17 +67,19 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint32_t* box, const cuuint32_t* element_strides,
                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  const bool packed = type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B;
-  if (type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B ||
-      type == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B) {
-    return refuse("elements that are unpacked on the way have no counterpart on Hopper");
+  const bool unpacked = type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B;
+  if (type == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B) {
+    return refuse("6-bit elements have no counterpart on Hopper");
   }
-  if (type == kMark) {
+  if (type == kMark || type == kUnpackedMark) {
     return refuse("64-bit integer elements stand for 4-bit ones here, and cannot be asked for");
+  }
+  if (unpacked && (box[0] != kUnpackedRow || swizzle != CU_TENSOR_MAP_SWIZZLE_128B)) {
+    return refuse("elements to unpack must come in rows of 128, with the swizzle of 128 bytes");
   }
   cuuint64_t new_dimensions[5];
   cuuint32_t new_box[5];
-  if (packed) {
+  if (unpacked || type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B) {
     if (rank < 1 || rank > 5 || dimensions[0] % kElements || box[0] % kElements ||
         element_strides[0] != 1) {
       return refuse("the first dimension, and its box, must be multiples of 16 elements");
@@ -79,11 +90,11 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
     new_box[0] /= kElements;
     dimensions = new_dimensions;
     box = new_box;
-    type = kMark;
+    type = unpacked ? kUnpackedMark : kMark;
   }
   const CUresult result = real_encode.load()(map, type, rank, address, dimensions, strides, box,
                                              element_strides, interleave, swizzle, promotion, fill);
-  if (result == CUDA_SUCCESS && has_mark(*map) != packed) {
+  if (result == CUDA_SUCCESS && !is_marked(*map, type)) {
     return refuse("this driver keeps the element type elsewhere; see tensor_map_coordinates.py");
   }
   return result;

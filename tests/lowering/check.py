@@ -23,7 +23,7 @@ from driver import Driver, DriverError, KernelFault
 HERE = Path(__file__).resolve().parent
 COUNTERS = struct.Struct("<QQIIIxxxx")
 # CUtensorMapDataType
-UINT8, UINT16, INT64, PACKED_4_BITS, UNPACKED_4_BITS = 0, 1, 5, 13, 14
+UINT8, UINT16, UINT64, INT64, PACKED_4_BITS, UNPACKED_4_BITS = 0, 1, 4, 5, 13, 14
 SIZES = {"UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "UINT64": 8, "INT64": 8, "FLOAT16": 2}
 
 
@@ -73,6 +73,8 @@ def negative_control(driver: Driver, control: Control) -> Iterator[Outcome]:
         try:
             if kernel in MAP_KINDS:
                 compared, differing, _ = TensorMaps(driver).compare(module, *MAP_KINDS[kernel])
+            elif kernel == UNPACKED:
+                compared, differing, _ = UnpackedMap(driver).compare(module)
             else:
                 compared, differing, _ = count(driver, module, kernel)
         except KernelFault as fault:
@@ -98,7 +100,8 @@ def negative_controls(_: Driver) -> Iterator[Outcome]:
 # ---- tensor maps ---------------------------------------------------------------------------------
 WIDTH, ROWS, BATCHES = 256, 96, 2  # bytes, and what strides count
 BOX_WIDTH, BOX_ROWS = 64, 64
-NO_INTERLEAVE_NO_SWIZZLE_128_BYTES_ZEROS = (0, 0, 2, 0)
+NO_SWIZZLE, SWIZZLE_128_BYTES = 0, 3
+NO_INTERLEAVE_NO_SWIZZLE_128_BYTES_ZEROS = (0, NO_SWIZZLE, 2, 0)
 NOT_SUPPORTED = 801  # CUDA_ERROR_NOT_SUPPORTED: what the wrapper answers
 BOX_SIZE = BOX_WIDTH * BOX_ROWS
 MAP_KINDS = {
@@ -107,6 +110,7 @@ MAP_KINDS = {
     "tensor map of uint16": (UINT16, 0.5),
 }
 """Element type, and elements in a byte."""
+UNPACKED = "unpacked 4 bits"
 
 
 class TensorMap(ctypes.Structure):
@@ -144,7 +148,7 @@ class TensorMaps:
             (ctypes.c_uint32 * 3)(1, 1, 1),
         )
         if wrapped:
-            return self.wrapper.encode(*arguments), tensor_map
+            return self.wrapper.encode(*arguments, NO_SWIZZLE), tensor_map
         encode = self.driver.library.cuTensorMapEncodeTiled
         return encode(*arguments, *NO_INTERLEAVE_NO_SWIZZLE_128_BYTES_ZEROS), tensor_map
 
@@ -183,16 +187,79 @@ class TensorMaps:
         return len(places), len(wrong), text.rstrip()
 
 
+class UnpackedMap:
+    """Rows of 4-bit elements that are spread over bytes on their way to registers."""
+
+    elements, rows, box = 384, 160, 128
+    row_bytes = elements // 2
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.wrapper = ctypes.CDLL(str(HERE / "libtensor_map.so"))
+        self.data = bytes((i * 7 + i // 251 + 1) % 256 for i in range(self.row_bytes * self.rows))
+        self.buffer = driver.allocate(len(self.data))
+        driver.write(self.buffer, self.data)
+        self.raw = ctypes.create_string_buffer(256)
+
+    def encode(
+        self, kind: int = UNPACKED_4_BITS, box: int = box, swizzle: int = SWIZZLE_128_BYTES
+    ) -> tuple[int, TensorMap]:
+        """Encode a map of the buffer; return the wrapper's code, and the map."""
+        tensor_map = TensorMap.from_buffer(self.raw, -ctypes.addressof(self.raw) % 64)
+        code = self.wrapper.encode(
+            *(ctypes.byref(tensor_map), kind, 2, ctypes.c_void_p(self.buffer.value)),
+            (ctypes.c_uint64 * 2)(self.elements, self.rows),
+            (ctypes.c_uint64 * 1)(self.row_bytes),
+            (ctypes.c_uint32 * 2)(box, self.box),
+            (ctypes.c_uint32 * 2)(1, 1),
+            swizzle,
+        )
+        return code, tensor_map
+
+    def expected(self, x: int, y: int) -> bytes:
+        """One byte for each element of a box; what lies outside reads as zero."""
+        found = bytearray()
+        for row in range(y, y + self.box):
+            for element in range(x, x + self.box):
+                inside = 0 <= row < self.rows and 0 <= element < self.elements
+                pair = self.data[row * self.row_bytes + element // 2] if inside else 0
+                found.append(pair >> 4 if element % 2 else pair & 15)
+        return bytes(found)
+
+    def compare(self, module: ctypes.c_void_p) -> tuple[int, int, str]:
+        """Unpack boxes inside and across the edges; count them, and what differs."""
+        code, tensor_map = self.encode()
+        if code != 0:
+            return 0, 0, f"not encoded: {code}"
+        size = self.box * self.box
+        places = [(x, y) for x in (0, 128, 256, -128, 384) for y in (0, 32, 100, -8)]
+        wrong = []
+        for x, y in places:
+            target = self.driver.allocate(size)
+            self.driver.write(target, b"\xee" * size)
+            arguments = [tensor_map, target, ctypes.c_int(x), ctypes.c_int(y)]
+            self.driver.launch(module, "unpack_box", 1, 128, arguments)
+            if self.driver.read(target, size) != self.expected(x, y):
+                wrong.append((x, y))
+        text = f"{len(places)} boxes of {size} elements, {len(wrong)} differ {wrong[:3] or ''}"
+        return len(places), len(wrong), text.rstrip()
+
+
 def tensor_map_checks(driver: Driver) -> Iterator[Outcome]:
     maps = TensorMaps(driver)
     module = driver.load(HERE / "tensor_cores.cubin")
     for name, kind in MAP_KINDS.items():
         compared, differing, text = maps.compare(module, *kind)
         yield Outcome(name, compared > 0 and not differing, text, compared, differing)
+    unpacked = UnpackedMap(driver)
+    compared, differing, text = unpacked.compare(module)
+    yield Outcome(UNPACKED, compared > 0 and not differing, text, compared, differing)
     elsewhere = TensorMaps(driver, "tensor_map_elsewhere")
     refusals = {
         "64-bit integers": lambda: maps.encode(INT64, 0.125),
-        "unpacked 4 bits": lambda: maps.encode(UNPACKED_4_BITS, 2),
+        "unsigned 64-bit integers": lambda: maps.encode(UINT64, 0.125),
+        "unpacked 4 bits without the swizzle": lambda: unpacked.encode(swizzle=NO_SWIZZLE),
+        "unpacked 4 bits in shorter rows": lambda: unpacked.encode(box=64),
         "a width that is no multiple of 16": lambda: maps.encode(PACKED_4_BITS, 2, width=252),
         "a mark that is not where it should be": lambda: elsewhere.encode(PACKED_4_BITS, 2),
     }

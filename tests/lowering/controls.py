@@ -25,7 +25,17 @@ KERNELS = {
         "redux_min_abs_nan",
         "load_store_256_bits",
     ),
-    "tensor_cores": ("mma_random", "mma_exact", "mma_one_pair", "mma_nan_scale", "no_more_work"),
+    "tensor_cores": (
+        "mma_random",
+        "mma_exact",
+        "mma_one_pair",
+        "mma_nan_scale",
+        "mixed_mma_random",
+        "mixed_mma_exact",
+        "mixed_mma_elements",
+        "mixed_mma_scales",
+        "no_more_work",
+    ),
 }
 """Kernels that take nothing but the counters, by program."""
 
@@ -182,6 +192,56 @@ CONTROLS = (
         "mma_exact",
         "mma_one_pair",
     ),
+    _tensor_cores(
+        "one_scale_for_both_columns",
+        f"add.u32 {_R}thread, {_R}thread, 4",
+        f"add.u32 {_R}thread, {_R}thread, 0",
+        "mixed_mma_random",
+        "mixed_mma_exact",
+        "mixed_mma_scales",
+    ),
+    _tensor_cores(
+        "first_byte_of_scales",
+        f"shl.b32 {_R}move, {_R}move, 3",
+        f"shl.b32 {_R}move, {_R}move, 5",
+        "mixed_mma_random",
+        "mixed_mma_scales",
+    ),
+    _tensor_cores(
+        "scale_255_is_infinite",
+        f"setp.eq.or.u32 {_R}nan, {_R}column0, 255, {_R}nan",
+        f"setp.eq.and.u32 {_R}nan, {_R}column0, 255, {_R}nan",
+        "mixed_mma_scales",
+    ),
+    _tensor_cores(
+        "all_of_the_exponent_at_once",
+        f"shr.s32 {_R}half, {_R}sum, 1",
+        f"shr.s32 {_R}half, {_R}sum, 31",
+        "mixed_mma_scales",
+    ),
+    _tensor_cores(
+        "half_of_the_bytes",
+        ", 0, 0x4342",
+        ", 0, 0x4140",
+        "mixed_mma_random",
+        "mixed_mma_exact",
+        "mixed_mma_elements",
+    ),
+    _tensor_cores(
+        "one_copy_of_two", f"@{_R}unpacked cp.", f"@!{_R}unpacked cp.", "unpacked 4 bits"
+    ),
+    _tensor_cores(
+        "own_half_for_every_row",
+        f"shfl.sync.idx.b32 {_R}from, {_R}odd, {_R}lane",
+        f"shfl.sync.idx.b32 {_R}from, {_R}odd, {_R}quad",
+        "unpacked 4 bits",
+    ),
+    _tensor_cores(
+        "gaps_expected",
+        f"shr.u32 {_R}piece, {_R}piece, 1",
+        f"shr.u32 {_R}piece, {_R}piece, 0",
+        "unpacked 4 bits",
+    ),
     _tensor_cores("always_more_work", "mov.pred p1, 0", "mov.pred p1, 1", "no_more_work"),
     _tensor_cores(
         "answer_without_completion",
@@ -191,8 +251,8 @@ CONTROLS = (
     ),
     _tensor_cores(
         "no_map_is_marked",
-        f"setp.eq.u32 {_R}tagged, {_R}word, 0x280",
-        f"setp.eq.u32 {_R}tagged, {_R}word, 0x780",
+        f"setp.eq.or.u32 {_R}tagged, {_R}word, 0x280",
+        f"setp.eq.or.u32 {_R}tagged, {_R}word, 0x780",
         "tensor map of 4 bits",
     ),
     _tensor_cores(

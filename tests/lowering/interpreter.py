@@ -18,6 +18,14 @@ def to_float(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
+def to_bits(value: float) -> int:
+    """Round to float32, to nearest even."""
+    try:
+        return struct.unpack("<I", struct.pack("<f", value))[0]
+    except OverflowError:
+        return 0x7F800000 | (math.copysign(1, value) < 0) << 31
+
+
 def half_to_float(bits: int) -> float:
     return struct.unpack("<e", struct.pack("<H", bits))[0]
 
@@ -103,8 +111,16 @@ class Machine:
                 return v[0] & 0x7FFFFFFF
             case "selp":
                 return v[0] if v[2] else v[1]
+            case "setp" if opcode[2] == "or":
+                return int(_COMPARE[opcode[1]](read(v[0]), read(v[1])) or bool(v[2]))
             case "setp":
                 return int(_COMPARE[opcode[1]](read(v[0]), read(v[1])))
+            case "prmt":
+                pair = v[1] << 32 | v[0]
+                picks = [v[2] >> 4 * i & 7 for i in range(4)]
+                return sum((pair >> 8 * pick & 0xFF) << 8 * i for i, pick in enumerate(picks))
+            case "mul" if kind == "f32":
+                return to_bits(to_float(v[0]) * to_float(v[1]))
             case "set":
                 return MASK if _COMPARE[opcode[1]](read(v[0]), read(v[1])) else 0
             case "cvt":

@@ -30,6 +30,7 @@ TILE = (
     "{%f1, %f2, %f3, %f4},{%r1, %r2, %r3, %r4},{%r5, %r6},{%f1, %f2, %f3, %f4},"
     "{%r7},{%rs1, %rs1},{%r8},{0, %rs2}"
 )
+MIXED = ".kind::mxf8f6f4.block_scale.scale_vec::1X"
 ARRIVAL = "mbarrier::complete_tx::bytes"
 
 # By the target whose PTX has it. Where both have an instruction, one is enough.
@@ -54,6 +55,14 @@ INSTRUCTIONS = {
     "sm_120f": (
         f"{MMA.format(KIND, '')} {TILE};",
         f"{MMA.format('', KIND)} {TILE};",
+        *(
+            f"mma.sync.aligned{MIXED}.m16n8k32.row.col.f32.{a}.{b}.f32.ue8m0 {TILE};"
+            for a, b in (("e4m3", "e2m1"), ("e2m1", "e5m2"), ("e2m1", "e2m1"), ("e4m3", "e5m2"))
+        ),
+        f"mma.sync.aligned.m16n8k32.row.col{MIXED}.f32.e5m2.e2m1.f32.ue8m0 {TILE};",
+        "ldmatrix.sync.aligned.m8n16.x4.shared.b8x16.b4x16_p64 {%r1, %r2, %r3, %r4}, [%r1+-32];",
+        "ldmatrix.sync.aligned.m8n16.x2.shared::cta.b8x16.b4x16_p64 {%r1, %r2}, [%r5];",
+        "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r1}, [%r5];",
         f"{CONTROL}.try_cancel.async.shared::cta.{ARRIVAL}.b128 [%r1], [%r2];",
         f"{CONTROL}.try_cancel.async.shared::cta.{ARRIVAL}.multicast::cluster::all.b128 "
         "[%r1], [%r2];",

@@ -9,11 +9,17 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering.interpreter import Machine, half_to_float, to_float
+from lowering.interpreter import Machine, half_to_float, to_bits, to_float
 
 from aot.lowering.errors import LoweringError
 from aot.lowering.lower import lower_text
-from aot.lowering.tensor_map_coordinates import TYPE_MASK, TYPE_OFFSET, TYPE_TAG, compiler_flags
+from aot.lowering.tensor_map_coordinates import (
+    TYPE_MASK,
+    TYPE_OFFSET,
+    TYPE_TAG,
+    UNPACKED_TAG,
+    compiler_flags,
+)
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 KIND = ".kind::mxf4nvf4.block_scale.scale_vec::4X"
@@ -256,6 +262,104 @@ def test_a_tensor_core_instruction_that_is_not_understood(operands: str) -> None
         lower_text(f"{MMA} {operands};")
 
 
+MIXED = (
+    "mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col"
+    ".f32.{a}.{b}.f32.ue8m0"
+)
+FP8 = {"e4m3": 0x38, "e5m2": 0x3C}
+"""The code of 1."""
+
+
+@pytest.mark.parametrize(("a", "b"), [("e4m3", "e2m1"), ("e2m1", "e5m2")])
+def test_the_tensor_core_instruction_of_fp8_by_fp4(a: str, b: str) -> None:
+    opcode = MIXED.format(a=a, b=b)
+    lowered = lower_text(f"@%p9 {opcode} {OPERANDS};")
+    assert lowered.count("@%p9 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == 2
+    assert lowered.count("@%p9 shfl.sync.idx.b32") == 4
+    assert lowered.count("@%p9 mov.f32 %f") == 4
+    # A's four registers, then B's two: two conversions of FP8 each, or four steps of FP4.
+    fp8, words = (a, 4) if a in FP8 else (b, 2)
+    assert lowered.count(f"cvt.rn.f16x2.{fp8}x2") == 2 * words
+    assert lowered.count("mul.rn.f16x2") == 2 * (6 - words)
+    # Each half is used once, and by A's two rows and B's column together.
+    for rows, column in (((0, 1), 4), ((2, 3), 5)):
+        left = ", ".join(f"fp4aot_e{row}_{half}" for half in (0, 1) for row in rows)
+        assert lowered.count(f"{{{left}}}, {{fp4aot_e{column}_0, fp4aot_e{column}_1}}") == 1
+    # The modifiers may come after the shape.
+    kind = ".kind::mxf8f6f4.block_scale.scale_vec::1X"
+    moved = opcode.replace(kind, "").replace(".row.col", f".row.col{kind}")
+    assert lower_text(f"@%p9 {moved} {OPERANDS};") == lowered
+
+
+def test_bytes_of_four_bits() -> None:
+    """E2M1 in the bits 2 to 5 of a byte, the others of which are ignored."""
+    lowered = lower_text(f"{MIXED.format(a='e2m1', b='e4m3')} {OPERANDS};")
+    conversion = re.search(
+        r"prmt.b32 fp4aot_part, %r1, 0, 0x4140;.*?(?=prmt.b32 fp4aot_part, %r2)", lowered
+    )
+    assert conversion is not None
+    for codes in ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (15, 14, 13, 12)):
+        word = sum((code << 2 | 0xC3) << 8 * i for i, code in enumerate(codes))
+        machine = Machine(fp4aot_unit=0x74007400, **{"%r1": word}).run(conversion[0])
+        for i, code in enumerate(codes):
+            half = machine.registers[f"fp4aot_e0_{i // 2}"] >> 16 * (i % 2) & 0xFFFF
+            assert half_to_float(half) == E2M1[code & 7] * (-1 if code & 8 else 1)
+
+
+def test_a_scale_that_no_float_holds_in_one_step() -> None:
+    lowered = lower_text(f"{MIXED.format(a='e4m3', b='e2m1')} {OPERANDS};")
+    scaling = re.search(r"add.s32 fp4aot_sum.*?(?=selp.f32)", lowered)
+    assert scaling is not None
+
+    def scaled(row: int, column: int, product: float) -> float:
+        machine = Machine(fp4aot_row0=row, fp4aot_column0=column, fp4aot_p0=to_bits(product))
+        return to_float(machine.run(scaling[0]).registers["fp4aot_p0"])
+
+    assert scaled(127, 127, 1.5) == 1.5
+    assert scaled(254, 20, 1.0) == 2.0**20
+    assert scaled(1, 250, 3.0) == 3 * 2.0**-3
+    assert scaled(0, 127, 1.0) == 2.0**-127
+    assert scaled(0, 0, 448.0) == 0.0
+    assert scaled(254, 254, 1.0) == math.inf
+
+
+LDMATRIX = "ldmatrix.sync.aligned.m8n16.x{count}.shared.b8x16.b4x16_p64"
+
+
+def test_where_unpacked_elements_are_looked_for() -> None:
+    lowered = lower_text(f"{LDMATRIX.format(count=4)} {{%r1, %r2, %r3, %r4}}, [%r5+16];")
+    place = re.search(r"add.s32 fp4aot_at.*?(?=ldmatrix)", lowered)
+    assert place is not None
+    base = 3 * 1024
+    for row in range(16):
+        for piece in range(8):
+            at = base + row * 128 + (piece ^ row % 8) * 16
+            machine = Machine(**{"%r5": at - 16}).run(place[0])
+            packed = base + row * 128 + (piece // 2 ^ row % 8) * 16
+            assert machine.registers["fp4aot_at"] == packed
+            assert machine.registers["fp4aot_odd"] == piece % 2
+
+
+def test_nibbles_are_spread_over_bytes() -> None:
+    lowered = lower_text(f"{LDMATRIX.format(count=1)} {{%r1}}, [%r5];")
+    spread = re.search(r"shr.u32 fp4aot_got.*?(?=mov.b32 %r1)", lowered)
+    assert spread is not None
+    for shift, word in ((0, 0xFFFF4321), (16, 0xCBA9FFFF)):
+        machine = Machine(fp4aot_got=word, fp4aot_shift=shift).run(spread[0])
+        nibbles = [word >> shift + 4 * i & 15 for i in range(4)]
+        assert machine.registers["fp4aot_got"] == sum(n << 8 * i for i, n in enumerate(nibbles))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_lane_asks_the_lane_that_knows(count: int) -> None:
+    elements = ", ".join(f"%r{i + 1}" for i in range(count))
+    lowered = lower_text(f"@%p1 {LDMATRIX.format(count=count)} {{{elements}}}, [%r9];")
+    assert lowered.count("@%p1 ldmatrix.sync.aligned.m8n8") == 1
+    assert lowered.count("@%p1 shfl.sync.idx.b32") == 2 * count
+    with pytest.raises(LoweringError, match="not a vector"):
+        lower_text(f"{LDMATRIX.format(count=count)} {{%r1, %r2, %r3}}, [%r9];")
+
+
 def test_a_copy_looks_at_its_map() -> None:
     opcode = (
         "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -268,15 +372,32 @@ def test_a_copy_looks_at_its_map() -> None:
     for word, first in (
         (TYPE_TAG, 8),
         (TYPE_TAG | 0x00040020, 8),
-        (TYPE_TAG ^ 0x80, 128),
+        (UNPACKED_TAG, 8),
+        (TYPE_TAG ^ 0x100, 128),
         (0, 128),
     ):
         machine = Machine(fp4aot_word=word, **{"%r2": 128}).run(setup[0])
         assert machine.registers["fp4aot_first"] == first
+        assert machine.registers["fp4aot_unpacked"] == (word == UNPACKED_TAG)
     # Where the guard keeps the map from being read, no mark is seen.
     unread = re.search(r"mov.b32 fp4aot_word, (0x\w+);", lowered)
     assert unread is not None
-    assert int(unread[1], 16) & TYPE_MASK != TYPE_TAG
+    assert int(unread[1], 16) & TYPE_MASK not in (TYPE_TAG, UNPACKED_TAG)
+    # A load brings half of the bytes that are waited for where elements would be unpacked.
+    assert f"@fp4aot_unpacked {opcode} [%r1]" in lowered
+
+
+@pytest.mark.parametrize(
+    ("statement", "after"),
+    [
+        ("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r2}], [%r1];", "trap"),
+        ("cp.async.bulk.prefetch.tensor.1d.L2.global [%rd1, {%r2}];", None),
+    ],
+)
+def test_elements_to_unpack_are_only_loaded(statement: str, after: str | None) -> None:
+    lowered = lower_text(statement)
+    assert lowered.count(statement.split(maxsplit=1)[0]) == 1
+    assert ("@fp4aot_unpacked trap" in lowered) == (after == "trap")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +435,7 @@ def test_a_kernel_that_writes_the_first_dimension_of_a_map_looks_too() -> None:
     assert f"@%p1 {DIMENSION} [%rd1], 0, fp4aot_size;" in lowered
     setup = re.search(r"and.b32 fp4aot_word.*?shr.u32 fp4aot_size, %r2, fp4aot_shift", lowered)
     assert setup is not None
-    for word, size in ((TYPE_TAG, 8), (TYPE_TAG ^ 0x80, 128), (0, 128)):
+    for word, size in ((TYPE_TAG, 8), (UNPACKED_TAG, 8), (TYPE_TAG ^ 0x100, 128), (0, 128)):
         machine = Machine(fp4aot_word=word, **{"%r2": 128}).run(setup[0])
         assert machine.registers["fp4aot_size"] == size
 
@@ -348,9 +469,14 @@ def test_other_changes_of_a_map_are_refused(statement: str) -> None:
 def test_both_sides_look_at_the_same_place() -> None:
     assert compiler_flags() == tuple(
         f"-DFP4AOT_TENSOR_MAP_TYPE_{name}={value:#x}u"
-        for name, value in (("OFFSET", TYPE_OFFSET), ("MASK", TYPE_MASK), ("TAG", TYPE_TAG))
+        for name, value in (
+            ("OFFSET", TYPE_OFFSET),
+            ("MASK", TYPE_MASK),
+            ("TAG", TYPE_TAG),
+            ("UNPACKED_TAG", UNPACKED_TAG),
+        )
     )
-    assert TYPE_TAG & ~TYPE_MASK == 0 < TYPE_MASK
+    assert TYPE_TAG & ~TYPE_MASK == UNPACKED_TAG & ~TYPE_MASK == 0 < TYPE_MASK
 
 
 KERNEL = (
