@@ -163,7 +163,11 @@ def images(session: nox.Session) -> None:
     minutes on two busy cores.
     """
     session.install(*group("build", "test"))
+    weight = ROOT / "build" / "images" / "weight.json"
+    weight.unlink(missing_ok=True)
     session.run("python", "-m", "pytest", "tests/shipping/images", *session.posargs)
+    for part, size in json.loads(weight.read_text()).items() if weight.is_file() else ():
+        session.log(f"{size / 1e6:8.1f} MB  {part}")
 
 
 @nox.session(name="release-check")

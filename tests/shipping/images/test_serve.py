@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from aot.index import IndexedWheel
-from tests.shipping.images.conftest import ServeImage
+from tests.shipping.images.conftest import SUITE, ServeImage
 from tests.shipping.images.programs import compilers
+from tests.shipping.images.tools import WORK
+from tests.shipping.images.weight import weigh
 
 PYTHON = ("python", "-I")
 # Triton, which PyTorch's CUDA build brings, assembles with a ptxas of its own for torch.compile.
@@ -109,6 +111,29 @@ def test_a_compiled_model_runs_without_a_compiler(serve: ServeImage) -> None:
     )
     done = serve.run(*PYTHON, "-c", script)
     assert done.exit_code == 0, done.stderr
+
+
+def test_nothing_is_left_behind(serve: ServeImage) -> None:
+    """What it weighs; no cache, no list of packages, nothing of the build."""
+    weight = weigh(serve.root, WORK / SUITE / "root")
+    (WORK / "weight.json").write_text(json.dumps(weight))
+    assert weight["anything else"] < 1_000_000
+    assert all(weight[part] > 1_000_000 for part in ("base", "fp4aot", "PyTorch and what it needs"))
+
+
+def test_what_is_left_behind_would_be_found(tmp_path: Path) -> None:
+    root, base = tmp_path / "root", tmp_path / "base"
+    for folder in (root, base):
+        (folder / "etc").mkdir(parents=True)
+        (folder / "etc/issue").write_text("Debian")
+    package = root / "opt/fp4aot/lib/python3.11/site-packages"
+    for name, size in (("torch", 40), ("fp4aot", 30), ("fp4aot-1.0.dist-info", 3)):
+        (package / name).mkdir(parents=True)
+        (package / name / "file").write_bytes(bytes(size))
+    (root / "etc/passwd").write_text("more")
+    (root / "etc/link").symlink_to("/nowhere")
+    parts = {"base": 6, "fp4aot": 33, "PyTorch and what it needs": 40, "anything else": 4}
+    assert weigh(root, base) == parts
 
 
 def test_labels(serve: ServeImage) -> None:
