@@ -10,9 +10,9 @@
 // kernels divide the first coordinate by sixteen where a map has that element type, so it must mean
 // nothing else: a map that asks for it itself is refused.
 //
-// Elements that Blackwell unpacks on the way, sixteen to sixteen bytes, arrive packed here, each row
-// of 64 bytes at the beginning of its 128: that is how wide the swizzle is. The lowered kernels look
-// there, and such a map has a type of its own.
+// Elements that Blackwell unpacks on the way, sixteen to sixteen bytes, arrive packed here, each
+// row of 64 bytes at the beginning of its 128: that is how wide the swizzle is. The lowered kernels
+// look there (aot/lowering/unpacking_loads.py).
 //
 // Where a map keeps its element type is not documented. The macros say where the lowered kernels
 // look (aot/lowering/tensor_map_coordinates.py); each map that leaves here is checked against them.
@@ -39,7 +39,6 @@ namespace {
 
 constexpr cuuint64_t kElements = 16;  // of 4 bits in one of 64
 constexpr CUtensorMapDataType kMark = CU_TENSOR_MAP_DATA_TYPE_INT64;
-constexpr CUtensorMapDataType kUnpackedMark = CU_TENSOR_MAP_DATA_TYPE_UINT64;
 constexpr cuuint32_t kUnpackedRow = 128;  // elements: with their gaps, as wide as the swizzle
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -52,14 +51,11 @@ CUresult refuse(const char* reason) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Whether the type in a map is what the lowered kernels take the type that was asked for by.
-bool is_marked(const CUtensorMap& map, CUtensorMapDataType type) {
+bool has_mark(const CUtensorMap& map) {
   std::uint32_t word;
   std::memcpy(&word, reinterpret_cast<const char*>(&map) + FP4AOT_TENSOR_MAP_TYPE_OFFSET,
               sizeof(word));
-  const std::uint32_t found = word & FP4AOT_TENSOR_MAP_TYPE_MASK;
-  return (found == FP4AOT_TENSOR_MAP_TYPE_TAG) == (type == kMark) &&
-         (found == FP4AOT_TENSOR_MAP_TYPE_UNPACKED_TAG) == (type == kUnpackedMark);
+  return (word & FP4AOT_TENSOR_MAP_TYPE_MASK) == FP4AOT_TENSOR_MAP_TYPE_TAG;
 }
 
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -71,7 +67,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
   if (type == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B) {
     return refuse("6-bit elements have no counterpart on Hopper");
   }
-  if (type == kMark || type == kUnpackedMark) {
+  if (type == kMark) {
     return refuse("64-bit integer elements stand for 4-bit ones here, and cannot be asked for");
   }
   if (unpacked && (box[0] != kUnpackedRow || swizzle != CU_TENSOR_MAP_SWIZZLE_128B)) {
@@ -90,11 +86,11 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
     new_box[0] /= kElements;
     dimensions = new_dimensions;
     box = new_box;
-    type = unpacked ? kUnpackedMark : kMark;
+    type = kMark;
   }
   const CUresult result = real_encode.load()(map, type, rank, address, dimensions, strides, box,
                                              element_strides, interleave, swizzle, promotion, fill);
-  if (result == CUDA_SUCCESS && !is_marked(*map, type)) {
+  if (result == CUDA_SUCCESS && has_mark(*map) != (type == kMark)) {
     return refuse("this driver keeps the element type elsewhere; see tensor_map_coordinates.py");
   }
   return result;

@@ -2,12 +2,10 @@
 
 Hopper's tensor maps have no 4-bit elements. ``tensor_map.cpp`` encodes such a map with 64-bit
 elements, sixteen of the old in one, so that the coordinate along the first dimension must be
-divided by sixteen; everything that counts bytes stays as it was.
-
-There are two kinds. Packed elements (``16U4_ALIGN8B``) become signed 64-bit integers. Those that
-are to be unpacked (``16U4_ALIGN16B``) become unsigned ones: a copy brings half of the bytes that
-the kernel waits for, and `aot.lowering.unpacking_loads` says where they are. So it is made twice,
-of the same bytes to the same place.
+divided by sixteen; everything that counts bytes stays as it was. So it does for elements that
+Blackwell unpacks on the way (``16U4_ALIGN16B``): the bytes that a kernel waits for are those of the
+elements, without the gaps between them. Where they lie is another matter:
+`aot.lowering.unpacking_loads`.
 
 Which map a copy uses is only known when it runs. So each copy looks: no other map of these modules
 has 64-bit elements, and ``tensor_map.cpp`` refuses to encode one. Neither the number of dimensions
@@ -30,9 +28,7 @@ TYPE_OFFSET: Final = 8
 TYPE_MASK: Final = 0x780
 """The bits of the element type in that word."""
 TYPE_TAG: Final = 0x280
-"""What those bits are for signed 64-bit integers, which stand for packed elements."""
-UNPACKED_TAG: Final = 0x200
-"""What those bits are for unsigned ones, which stand for elements that are to be unpacked."""
+"""What those bits are for 64-bit integer elements."""
 ELEMENTS_SHIFT: Final = 4
 """Sixteen 4-bit elements make one of 64 bits."""
 
@@ -46,21 +42,15 @@ _MAP = re.compile(r"\[\s*(?P<map>[\w$%]+)\s*,\s*\{(?P<coordinates>[^}]*)\}\s*\]"
 
 def compiler_flags() -> tuple[str, ...]:
     """Return flags for ``tensor_map.cpp``, so that both sides look at the same place."""
-    values = {
-        "OFFSET": TYPE_OFFSET,
-        "MASK": TYPE_MASK,
-        "TAG": TYPE_TAG,
-        "UNPACKED_TAG": UNPACKED_TAG,
-    }
+    values = {"OFFSET": TYPE_OFFSET, "MASK": TYPE_MASK, "TAG": TYPE_TAG}
     return tuple(f"-DFP4AOT_TENSOR_MAP_TYPE_{name}={value:#x}u" for name, value in values.items())
 
 
 def tensor_copy(instruction: Instruction) -> str:
     """``cp.async.bulk.tensor…``, ``cp.reduce…`` and ``….prefetch.tensor…`` in tiled mode.
 
-    The same copy, with the first coordinate shifted where the map has a mark. A coordinate that is
-    no multiple of sixteen cannot be expressed then, and stops the kernel. A load of elements that
-    are to be unpacked is made twice; nothing is stored in that form.
+    The same copy, with the first coordinate shifted where the map has the mark. A coordinate that
+    is no multiple of sixteen cannot be expressed then, and stops the kernel.
     """
     at = [i for i, operand in enumerate(instruction.operands) if _MAP.fullmatch(operand)]
     match = _MAP.fullmatch(instruction.operands[at[0]]) if len(at) == 1 else None
@@ -72,34 +62,22 @@ def tensor_copy(instruction: Instruction) -> str:
     operands = list(instruction.operands)
     operands[at[0]] = f"[{match['map']}, {{{', '.join(['$first', *rest])}}}]"
     guard = instruction.guard
-    copy = f"{instruction.opcode} {', '.join(operands)}"
-    steps = [
-        # Without a mark; stays so where the guard keeps the map from being read.
-        "mov.b32 $word, 0xffffffff",
-        f"{guard}ld.b32 $word, [{match['map']}+{TYPE_OFFSET}]",
-        *_marks(),
-        f"shr.s32 $first, {first}, $shift",
-        "shl.b32 $back, $first, $shift",
-        f"setp.ne.and.s32 $tagged, $back, {first}, $tagged",
-        "@$tagged trap",
-    ]
-    if "complete_tx::bytes" in instruction.opcode:
-        # Where the guard kept the map from being read, there is no mark.
-        steps.append(f"@$unpacked {copy}")
-    elif ".prefetch." not in instruction.opcode:
-        steps.append("@$unpacked trap")
-    steps.append(f"{guard}{copy}")
-    return scope({".b32": "word shift first back", ".pred": "tagged unpacked"}, steps)
-
-
-def _marks() -> list[str]:
-    """Read ``$word`` of a map: set ``$tagged``, ``$unpacked`` and ``$shift``."""
-    return [
-        f"and.b32 $word, $word, {TYPE_MASK:#x}",
-        f"setp.eq.u32 $unpacked, $word, {UNPACKED_TAG:#x}",
-        f"setp.eq.or.u32 $tagged, $word, {TYPE_TAG:#x}, $unpacked",
-        f"selp.b32 $shift, {ELEMENTS_SHIFT}, 0, $tagged",
-    ]
+    return scope(
+        {".b32": "word shift first back", ".pred": "tagged"},
+        [
+            # Without the mark; stays so where the guard keeps the map from being read.
+            f"mov.b32 $word, {~TYPE_TAG & 0xFFFFFFFF:#x}",
+            f"{guard}ld.b32 $word, [{match['map']}+{TYPE_OFFSET}]",
+            f"and.b32 $word, $word, {TYPE_MASK:#x}",
+            f"setp.eq.u32 $tagged, $word, {TYPE_TAG:#x}",
+            f"selp.b32 $shift, {ELEMENTS_SHIFT}, 0, $tagged",
+            f"shr.s32 $first, {first}, $shift",
+            "shl.b32 $back, $first, $shift",
+            f"setp.ne.and.s32 $tagged, $back, {first}, $tagged",
+            "@$tagged trap",
+            f"{guard}{instruction.opcode} {', '.join(operands)}",
+        ],
+    )
 
 
 _FIELD = re.compile(r"tensormap\.replace\.tile\.(?P<field>\w+)\.(?P<space>[\w:]+)\.b1024\.b(32|64)")
@@ -110,7 +88,7 @@ _UNCHANGED_FIELDS: Final = ("global_address", "global_stride", "element_stride")
 def replace_field(instruction: Instruction) -> str | None:
     """``tensormap.replace.tile.*``: a kernel writes the map of its own problem.
 
-    The first dimension of a map with a mark counts 64-bit elements: the new one is shifted, as a
+    The first dimension of a map with the mark counts 64-bit elements: the new one is shifted, as a
     coordinate is, and must be a multiple of sixteen. The other dimensions, addresses and strides
     (in bytes) stay as they are, for which None is returned; a kernel that changes a box or an
     element type is refused.
@@ -132,11 +110,13 @@ def replace_field(instruction: Instruction) -> str | None:
     guard = instruction.guard
     value = instruction.operands[2]
     return scope(
-        {".b32": "word shift size back", ".pred": "tagged unpacked"},
+        {".b32": "word shift size back", ".pred": "tagged"},
         [
-            "mov.b32 $word, 0xffffffff",
+            f"mov.b32 $word, {~TYPE_TAG & 0xFFFFFFFF:#x}",
             f"{guard}ld.{match['space']}.b32 $word, [{address['address']}+{TYPE_OFFSET}]",
-            *_marks(),
+            f"and.b32 $word, $word, {TYPE_MASK:#x}",
+            f"setp.eq.u32 $tagged, $word, {TYPE_TAG:#x}",
+            f"selp.b32 $shift, {ELEMENTS_SHIFT}, 0, $tagged",
             f"shr.u32 $size, {value}, $shift",
             "shl.b32 $back, $size, $shift",
             f"setp.ne.and.b32 $tagged, $back, {value}, $tagged",

@@ -23,7 +23,7 @@ from driver import Driver, DriverError, KernelFault
 HERE = Path(__file__).resolve().parent
 COUNTERS = struct.Struct("<QQIIIxxxx")
 # CUtensorMapDataType
-UINT8, UINT16, UINT64, INT64, PACKED_4_BITS, UNPACKED_4_BITS = 0, 1, 4, 5, 13, 14
+UINT8, UINT16, INT64, PACKED_4_BITS, UNPACKED_4_BITS = 0, 1, 5, 13, 14
 SIZES = {"UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "UINT64": 8, "INT64": 8, "FLOAT16": 2}
 
 
@@ -257,7 +257,6 @@ def tensor_map_checks(driver: Driver) -> Iterator[Outcome]:
     elsewhere = TensorMaps(driver, "tensor_map_elsewhere")
     refusals = {
         "64-bit integers": lambda: maps.encode(INT64, 0.125),
-        "unsigned 64-bit integers": lambda: maps.encode(UINT64, 0.125),
         "unpacked 4 bits without the swizzle": lambda: unpacked.encode(swizzle=NO_SWIZZLE),
         "unpacked 4 bits in shorter rows": lambda: unpacked.encode(box=64),
         "a width that is no multiple of 16": lambda: maps.encode(PACKED_4_BITS, 2, width=252),

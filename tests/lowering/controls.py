@@ -228,9 +228,6 @@ CONTROLS = (
         "mixed_mma_elements",
     ),
     _tensor_cores(
-        "one_copy_of_two", f"@{_R}unpacked cp.", f"@!{_R}unpacked cp.", "unpacked 4 bits"
-    ),
-    _tensor_cores(
         "own_half_for_every_row",
         f"shfl.sync.idx.b32 {_R}from, {_R}odd, {_R}lane",
         f"shfl.sync.idx.b32 {_R}from, {_R}odd, {_R}quad",
@@ -251,8 +248,8 @@ CONTROLS = (
     ),
     _tensor_cores(
         "no_map_is_marked",
-        f"setp.eq.or.u32 {_R}tagged, {_R}word, 0x280",
-        f"setp.eq.or.u32 {_R}tagged, {_R}word, 0x780",
+        f"setp.eq.u32 {_R}tagged, {_R}word, 0x280",
+        f"setp.eq.u32 {_R}tagged, {_R}word, 0x780",
         "tensor map of 4 bits",
     ),
     _tensor_cores(

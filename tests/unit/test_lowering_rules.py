@@ -13,13 +13,7 @@ from lowering.interpreter import Machine, half_to_float, to_bits, to_float
 
 from aot.lowering.errors import LoweringError
 from aot.lowering.lower import lower_text
-from aot.lowering.tensor_map_coordinates import (
-    TYPE_MASK,
-    TYPE_OFFSET,
-    TYPE_TAG,
-    UNPACKED_TAG,
-    compiler_flags,
-)
+from aot.lowering.tensor_map_coordinates import TYPE_MASK, TYPE_OFFSET, TYPE_TAG, compiler_flags
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 KIND = ".kind::mxf4nvf4.block_scale.scale_vec::4X"
@@ -372,32 +366,15 @@ def test_a_copy_looks_at_its_map() -> None:
     for word, first in (
         (TYPE_TAG, 8),
         (TYPE_TAG | 0x00040020, 8),
-        (UNPACKED_TAG, 8),
-        (TYPE_TAG ^ 0x100, 128),
+        (TYPE_TAG ^ 0x80, 128),
         (0, 128),
     ):
         machine = Machine(fp4aot_word=word, **{"%r2": 128}).run(setup[0])
         assert machine.registers["fp4aot_first"] == first
-        assert machine.registers["fp4aot_unpacked"] == (word == UNPACKED_TAG)
     # Where the guard keeps the map from being read, no mark is seen.
     unread = re.search(r"mov.b32 fp4aot_word, (0x\w+);", lowered)
     assert unread is not None
-    assert int(unread[1], 16) & TYPE_MASK not in (TYPE_TAG, UNPACKED_TAG)
-    # A load brings half of the bytes that are waited for where elements would be unpacked.
-    assert f"@fp4aot_unpacked {opcode} [%r1]" in lowered
-
-
-@pytest.mark.parametrize(
-    ("statement", "after"),
-    [
-        ("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r2}], [%r1];", "trap"),
-        ("cp.async.bulk.prefetch.tensor.1d.L2.global [%rd1, {%r2}];", None),
-    ],
-)
-def test_elements_to_unpack_are_only_loaded(statement: str, after: str | None) -> None:
-    lowered = lower_text(statement)
-    assert lowered.count(statement.split(maxsplit=1)[0]) == 1
-    assert ("@fp4aot_unpacked trap" in lowered) == (after == "trap")
+    assert int(unread[1], 16) & TYPE_MASK != TYPE_TAG
 
 
 @pytest.mark.parametrize(
@@ -435,7 +412,7 @@ def test_a_kernel_that_writes_the_first_dimension_of_a_map_looks_too() -> None:
     assert f"@%p1 {DIMENSION} [%rd1], 0, fp4aot_size;" in lowered
     setup = re.search(r"and.b32 fp4aot_word.*?shr.u32 fp4aot_size, %r2, fp4aot_shift", lowered)
     assert setup is not None
-    for word, size in ((TYPE_TAG, 8), (UNPACKED_TAG, 8), (TYPE_TAG ^ 0x100, 128), (0, 128)):
+    for word, size in ((TYPE_TAG, 8), (TYPE_TAG ^ 0x80, 128), (0, 128)):
         machine = Machine(fp4aot_word=word, **{"%r2": 128}).run(setup[0])
         assert machine.registers["fp4aot_size"] == size
 
@@ -469,14 +446,9 @@ def test_other_changes_of_a_map_are_refused(statement: str) -> None:
 def test_both_sides_look_at_the_same_place() -> None:
     assert compiler_flags() == tuple(
         f"-DFP4AOT_TENSOR_MAP_TYPE_{name}={value:#x}u"
-        for name, value in (
-            ("OFFSET", TYPE_OFFSET),
-            ("MASK", TYPE_MASK),
-            ("TAG", TYPE_TAG),
-            ("UNPACKED_TAG", UNPACKED_TAG),
-        )
+        for name, value in (("OFFSET", TYPE_OFFSET), ("MASK", TYPE_MASK), ("TAG", TYPE_TAG))
     )
-    assert TYPE_TAG & ~TYPE_MASK == UNPACKED_TAG & ~TYPE_MASK == 0 < TYPE_MASK
+    assert TYPE_TAG & ~TYPE_MASK == 0 < TYPE_MASK
 
 
 KERNEL = (
