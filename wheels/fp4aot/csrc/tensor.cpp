@@ -29,6 +29,8 @@ DLDataType dl_dtype(ScalarType dtype) {
       return {kDLFloat, 32, 1};
     case ScalarType::Float8_e4m3fn:
       return {kDLFloat8_e4m3fn, 8, 1};
+    case ScalarType::Float8_e5m2:
+      return {kDLFloat8_e5m2, 8, 1};
     default:
       // Unreachable from the operators: each checks its dtypes first.
       throw std::runtime_error(text("fp4aot: no DLPack dtype for ", dtype_name(dtype)));
