@@ -12,6 +12,7 @@ import tomllib
 from _site.page import Page
 from _site.source import ROOT, code, table
 from aot.architectures import Architecture
+from aot.presets import PRESETS
 
 FACTS = "docs/evidence.toml"
 _SCHEMAS = "wheels/fp4aot/csrc/operators.cpp"
@@ -62,7 +63,7 @@ def compiled_for(operator: str, presets: Sequence[str]) -> tuple[str, ...]:
     found = {
         target
         for preset in presets
-        for module in presets.PRESETS[preset].modules
+        for module in PRESETS[preset].modules
         if any(function.operator == operator for function in module.functions)
         for target in module.architectures
     }
