@@ -74,13 +74,21 @@ _LOWERED_CAUSE: Final = "its kernel body was compiled out before it was lowered"
 _LOWERED: Final = (9,)
 _ALL: Final = (*_LOWERED, 10, 11, 12)
 
+_GEMM_WAIT: Final = Instruction(
+    _WAIT,
+    _WAIT_MNEMONIC,
+    "the define CUTLASS_ENABLE_GDC_FOR_SM100 is lost, and the wait has turned into nothing",
+    majors=_ALL,
+)
+# Of float16, with sums in float32: the same name with more to it is that of another type.
+_LOWERED_PRODUCT: Final = Instruction(
+    "the FP4 product, lowered to float16 (mma.m16n8k16)",
+    re.compile(r"HMMA\.16816\.F32"),
+    _LOWERED_CAUSE,
+    majors=_LOWERED,
+)
 _GEMM: Final = (
-    Instruction(
-        _WAIT,
-        _WAIT_MNEMONIC,
-        "the define CUTLASS_ENABLE_GDC_FOR_SM100 is lost, and the wait has turned into nothing",
-        majors=_ALL,
-    ),
+    _GEMM_WAIT,
     # Blocks of 16: a bare UTCOMMA is MXFP4's product, over blocks of 32.
     Instruction(
         "the block-scaled FP4 product (tcgen05.mma, kind::mxf4nvf4)",
@@ -100,16 +108,10 @@ _GEMM: Final = (
         _LOWERED_CAUSE,
         majors=_LOWERED,
     ),
-    # Of float16, with sums in float32: the same name with more to it is that of another type.
-    Instruction(
-        "the FP4 product, lowered to float16 (mma.m16n8k16)",
-        re.compile(r"HMMA\.16816\.F32"),
-        _LOWERED_CAUSE,
-        majors=_LOWERED,
-    ),
+    _LOWERED_PRODUCT,
 )
 _MXFP8_MXFP4: Final = (
-    _GEMM[0],
+    _GEMM_WAIT,
     Instruction(
         "the FP8 by FP4 product (tcgen05.mma, kind::mxf8f6f4)",
         re.compile(r"UTCQMMA(\..+)?"),
@@ -134,7 +136,7 @@ _MXFP8_MXFP4: Final = (
         _LOWERED_CAUSE,
         majors=_LOWERED,
     ),
-    _GEMM[-1],
+    _LOWERED_PRODUCT,
 )
 
 

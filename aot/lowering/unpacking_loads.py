@@ -10,14 +10,10 @@ So what a kernel expects in the 16 bytes number c of a row is in half c % 2 of n
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from aot.lowering.errors import LoweringError
 from aot.lowering.ptx import Instruction, vector
 from aot.lowering.scope import scope
-
-ROW_BYTES: Final = 128
-"""Of a row in shared memory, on Blackwell and here; as wide as the swizzle."""
 
 _OPCODE = re.compile(
     r"ldmatrix\.sync\.aligned\.m8n16\.x(?P<count>[124])\.(?P<space>shared(::cta)?)"
