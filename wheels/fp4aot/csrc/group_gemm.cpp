@@ -252,17 +252,6 @@ WorkspaceSizes workspace_sizes(const Kernel& kernel, Capability capability, int6
   return {kMultiprocessors * maps * kBytesOfMap, groups * kBytesOfGroup + kBytesOfAlignment};
 }
 
-DLDataType dtype_of_values(const Tensor& a) {
-  switch (a.scalar_type()) {
-    case ScalarType::Float8_e4m3fn:
-      return {kDLFloat8_e4m3fn, 8, 1};
-    case ScalarType::Float8_e5m2:
-      return {kDLFloat8_e5m2, 8, 1};
-    default:
-      return kBytes;
-  }
-}
-
 void launch(Kernel& kernel, const Factors& factors, const std::optional<Tensor>& alpha,
             const Tiles& tiles, const Problem& problem, const Tensor& out) {
   const char* name = kernel.name();
@@ -283,7 +272,7 @@ void launch(Kernel& kernel, const Factors& factors, const std::optional<Tensor>&
       empty(contiguous({sizes.tensor_maps + sizes.groups}), ScalarType::Byte, out);
   const FlatView maps(workspace, kBytes, sizes.tensor_maps);
   const FlatView groups(workspace, kBytes, sizes.groups, sizes.tensor_maps);
-  const FlatView left(*a, dtype_of_values(*a));
+  const FlatView left(*a);
   const FlatView right(*b, kBytes);
   const FlatView left_scales(*a_scale, kBytes);
   const FlatView right_scales(*b_scale, kBytes);
