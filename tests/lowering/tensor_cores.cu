@@ -311,6 +311,22 @@ extern "C" __global__ void mixed_mma_scales(Mismatches* out) {
   check_mixed(out, kScales, 256 * 256);
 }
 
+// ---- barriers
+// ---------------------------------------------------------------------------------------
+// Whether a phase has ended before so many tries have: a kernel that waits for ever tells nothing.
+__device__ unsigned wait(unsigned barrier_at, unsigned parity, unsigned most_tries) {
+  unsigned done = 0;
+  for (unsigned tries = 0; !done && tries < most_tries; ++tries) {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier_at), "r"(parity)
+        : "memory");
+  }
+  return done;
+}
+
 // ---- cluster launch control
 // ---------------------------------------------------------------------- A block asks for another
 // block to take over, waits for the answer, and is told that there is none.
@@ -335,15 +351,7 @@ extern "C" __global__ void no_more_work(Mismatches* out) {
           "r"(barrier_at)
           : "memory");
     }
-    unsigned done = 0;
-    for (unsigned tries = 0; !done && tries < 1u << 16; ++tries) {
-      asm volatile(
-          "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier_at), "r"(round & 1)
-          : "memory");
-    }
+    const unsigned done = wait(barrier_at, round & 1, 1u << 16);
     unsigned canceled = 9, x = 7, y = 7, z = 7;
     asm volatile(
         "{\n.reg .pred p1;\n.reg .b128 clc_result;\nld.shared.b128 clc_result, [%4];\n"
@@ -382,15 +390,7 @@ extern "C" __global__ void copy_box(const __grid_constant__ CUtensorMap map, uns
         : "memory");
   }
   __syncthreads();
-  unsigned done = 0;
-  for (unsigned tries = 0; !done && tries < 1u << 20; ++tries) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier_at)
-        : "memory");
-  }
+  const unsigned done = wait(barrier_at, 0, 1u << 20);
   for (unsigned i = threadIdx.x; i < 1024; i += blockDim.x) target[i] = done ? box[i] : 0xffffffff;
 }
 
@@ -414,15 +414,7 @@ extern "C" __global__ void unpack_box(const __grid_constant__ CUtensorMap map, u
         : "memory");
   }
   __syncthreads();
-  unsigned done = 0;
-  for (unsigned tries = 0; !done && tries < 1u << 20; ++tries) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier_at)
-        : "memory");
-  }
+  const unsigned done = wait(barrier_at, 0, 1u << 20);
   const unsigned lane = threadIdx.x % 32;
   // Eight rows and 64 elements at a time: four matrices, whose rows eight lanes name each.
   for (unsigned part = threadIdx.x / 32; part < 32; part += blockDim.x / 32) {
