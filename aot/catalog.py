@@ -3,13 +3,16 @@
 Data, no logic; `aot.presets` selects from it. To add a kernel: one row here, one
 operator file, one fake, one reference, one test.
 
-A type schema is what TVM-FFI reports for an exported function, reduced to the argument types. The
-build compares it with the compiled module and refuses a FlashInfer whose signature has changed.
+A row is compared three times. The plan refuses an operator that no C++ source defines
+(`aot.operator_sources`), and a function that the sources export and no row lists, or the other way
+round (`aot.exports`). The operators call through C++ types that are generated from the argument
+types (`aot.codegen.flashinfer_functions`). And what each compiled function reports of itself, its
+type schema, is compared with them: a FlashInfer whose signature has changed is refused
+(`aot.schemas`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -61,7 +64,7 @@ class Module:
     needs_fp4_instructions
         Whether the kernels are compiled out on targets without the e2m1 conversions.
     functions
-        Everything it exports. An export that is not listed fails the build.
+        Everything it exports: the plan refuses an export that is not listed.
     selection
         The part of it that is built, or None for all of it.
     """
@@ -131,8 +134,24 @@ _KV_DEQUANTIZATION_FUNCTIONS: Final = (
     ),
 )
 
-_KV_QUANTIZATION_FUNCTIONS: Final = (
-    Function("nvfp4_kv_quant", (_TENSOR,) * 4, operator="nvfp4_kv_quantize"),
+_PAGE_FUNCTIONS: Final = (
+    Function(
+        "nvfp4_quantize_append_paged_kv_cache",
+        (*(_TENSOR,) * 11, "float", "float", "int"),
+        operator="nvfp4_quantize_append_paged_kv_cache",
+    ),
+    Function(
+        "nvfp4_quantize_append_paged_kv_cache_with_slot_mapping",
+        (*(_TENSOR,) * 9, "int"),
+        reason="the same by slots in place of pages: not offered yet",
+    ),
+    Function(
+        "nvfp4_quantize_append_paged_mla_kv_cache",
+        (*(_TENSOR,) * 10, "float", "float"),
+        reason="the cache of multi-head latent attention: not offered yet",
+    ),
+    Function("append_paged_kv_cache", (*(_TENSOR,) * 9, "int"), reason="a cache without FP4"),
+    Function("append_paged_mla_kv_cache", (_TENSOR,) * 9, reason="a cache without FP4"),
 )
 
 _GEMM_FUNCTIONS: Final = (
@@ -173,100 +192,12 @@ _MOE_FUNCTIONS: Final = (
     ),
 )
 
-_GROUP_GEMM_NVFP4: Final = Function(
-    "group_gemm_nvfp4_nt_groupwise",
-    (*(_TENSOR,) * 9, *("int",) * 5, "bool"),
-    operator="group_gemm_nvfp4_nt_groupwise",
-)
 
-_QUANTIZATION_GENERATORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "10.0a": "sm100",
-        "10.3a": "sm103",
-        "11.0a": "sm110",
-        "12.0a": "sm120",
-        "12.0f": "sm120f",
-        "12.1a": "sm121",
-    }
-)
-
-
-def quantization(architecture: str) -> Module:
-    """FP4 quantization for one target: FlashInfer has a module for each."""
-    suffix = _QUANTIZATION_GENERATORS[architecture]
-    return Module(
-        name=f"fp4_quantization_{suffix.removeprefix('sm')}",
-        family="quantization",
-        generator=f"flashinfer.jit.fp4_quantization:gen_fp4_quantization_{suffix}_module",
-        architectures=(architecture,),
-        needs_fp4_instructions=True,
-        functions=_QUANTIZATION_FUNCTIONS,
-    )
-
-
-def kv_dequantization(*architectures: str) -> Module:
-    """NVFP4 KV cache dequantization: one module for any targets from 8.0 up."""
-    return Module(
-        name="fp4_kv_dequant",
-        family="kv_cache",
-        generator="flashinfer.jit.fp4_kv_dequantization:gen_fp4_kv_dequantization_module",
-        architectures=architectures,
-        needs_fp4_instructions=False,
-        functions=_KV_DEQUANTIZATION_FUNCTIONS,
-    )
-
-
-def kv_quantization(*architectures: str) -> Module:
-    """NVFP4 KV cache quantization: one module for any targets with FP4 conversions."""
-    return Module(
-        name="fp4_kv_quant",
-        family="kv_cache",
-        generator="flashinfer.jit.fp4_kv_quantization:gen_fp4_kv_quantization_module",
-        architectures=architectures,
-        needs_fp4_instructions=True,
-        functions=_KV_QUANTIZATION_FUNCTIONS,
-    )
-
-
-def gemm(kernels: str, *architectures: str) -> Module:
-    """FP4 GEMM of CUTLASS. FlashInfer has a module for each of three groups of kernels.
-
-    Parameters
-    ----------
-    kernels
-        ``"sm100"`` (10.0 and 11.0), ``"sm103"`` (10.3) or ``"sm120"`` (12.0 and 12.1).
-    architectures
-        The targets.
-    """
-    return Module(
-        # FlashInfer names the first of them without its architecture.
-        name="fp4_gemm_cutlass" + ("" if kernels == "sm100" else f"_{kernels}"),
-        family="gemm",
-        generator=f"flashinfer.jit.gemm.core:gen_gemm_{kernels}_module_cutlass_fp4",
-        architectures=architectures,
-        needs_fp4_instructions=True,
-        functions=_GEMM_FUNCTIONS,
-    )
-
-
-def moe(kernels: str, *architectures: str) -> Module:
-    """Mixture of experts of CUTLASS, its NVFP4 part: FlashInfer's module is for every dtype.
-
-    Parameters
-    ----------
-    kernels
-        ``"100"`` (10.0 and 11.0), ``"103"`` (10.3) or ``"120"`` (12.0 and 12.1).
-    architectures
-        The targets.
-    """
-    return Module(
-        name=f"fused_moe_{kernels}",
-        family="moe",
-        generator=f"flashinfer.jit.fused_moe:gen_cutlass_fused_moe_sm{kernels}_module",
-        architectures=architectures,
-        needs_fp4_instructions=True,
-        functions=_MOE_FUNCTIONS,
-        selection=_MOE_SELECTION,
+def _group_gemm_mxfp4(integers: int) -> Function:
+    return Function(
+        "group_gemm_mxfp4_nt_groupwise",
+        (*(_TENSOR,) * 8, *("int",) * integers, "bool"),
+        operator="group_gemm_mxfp8_mxfp4_nt_groupwise",
     )
 
 
@@ -294,24 +225,42 @@ _MOE_SELECTION: Final = Selection(
 )
 
 
-def group_gemm(kernels: str, *architectures: str) -> Module:
-    """Take the FP4 part of CUTLASS's grouped GEMMs.
-
-    Parameters
-    ----------
-    kernels
-        ``"sm100"`` (10.0 and 10.3: MXFP8 by MXFP4) or ``"sm120"`` (12.0 and 12.1: that, and NVFP4).
-    architectures
-        The targets.
-    """
-    chosen = GROUP_GEMM_FORMATS[kernels]
-    # FlashInfer's older kernels also choose between one and two multiprocessors for a tile.
-    mxfp4 = Function(
-        "group_gemm_mxfp4_nt_groupwise",
-        (*(_TENSOR,) * 8, *("int",) * (6 if kernels == "sm100" else 5), "bool"),
-        operator="group_gemm_mxfp8_mxfp4_nt_groupwise",
+def _quantization(kernels: str, architecture: str) -> Module:
+    return Module(
+        name=f"fp4_quantization_{kernels}",
+        family="quantization",
+        generator=f"flashinfer.jit.fp4_quantization:gen_fp4_quantization_sm{kernels}_module",
+        architectures=(architecture,),
+        needs_fp4_instructions=True,
+        functions=_QUANTIZATION_FUNCTIONS,
     )
-    functions = {"mxfp4": mxfp4, "nvfp4": _GROUP_GEMM_NVFP4}
+
+
+def _gemm(kernels: str, *architectures: str) -> Module:
+    return Module(
+        # FlashInfer names the first of them without its architecture.
+        name="fp4_gemm_cutlass" + ("" if kernels == "sm100" else f"_{kernels}"),
+        family="gemm",
+        generator=f"flashinfer.jit.gemm.core:gen_gemm_{kernels}_module_cutlass_fp4",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=_GEMM_FUNCTIONS,
+    )
+
+
+def _moe(kernels: str, *architectures: str) -> Module:
+    return Module(
+        name=f"fused_moe_{kernels}",
+        family="moe",
+        generator=f"flashinfer.jit.fused_moe:gen_cutlass_fused_moe_sm{kernels}_module",
+        architectures=architectures,
+        needs_fp4_instructions=True,
+        functions=_MOE_FUNCTIONS,
+        selection=_MOE_SELECTION,
+    )
+
+
+def _group_gemm(kernels: str, *architectures: str, **functions: Function) -> Module:
     # Whichever of its two bindings: both name what is not here.
     bindings = {"mxfp4": f"gemm_{kernels}_binding.cu", "nvfp4": f"group_gemm_{kernels}_binding.cu"}
     return Module(
@@ -320,49 +269,71 @@ def group_gemm(kernels: str, *architectures: str) -> Module:
         generator=f"flashinfer.jit.gemm.core:gen_gemm_{kernels}_module",
         architectures=architectures,
         needs_fp4_instructions=True,
-        functions=tuple(functions[name] for name in chosen),
+        functions=tuple(functions.values()),
         selection=Selection(
-            sources=tuple(f"group_gemm_{name}_groupwise_*.cu" for name in chosen),
+            sources=tuple(f"group_gemm_{weights}_groupwise_*.cu" for weights in functions),
             replaced=MappingProxyType(
-                {bindings[name]: f"{name}_group_gemm_{kernels}.cu" for name in chosen}
+                {bindings[weights]: f"{weights}_group_gemm_{kernels}.cu" for weights in functions}
             ),
         ),
     )
 
 
-GROUP_GEMM_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"sm100": ("mxfp4",), "sm120": ("mxfp4", "nvfp4")}
+_BLACKWELL: Final = ("10.0a", "10.3a", "11.0a", "12.0a", "12.0f", "12.1a")
+
+MODULES: Final = (
+    _quantization("100", "10.0a"),
+    _quantization("103", "10.3a"),
+    _quantization("110", "11.0a"),
+    _quantization("120", "12.0a"),
+    _quantization("120f", "12.0f"),
+    _quantization("121", "12.1a"),
+    Module(
+        name="fp4_kv_quant",
+        family="kv_cache",
+        generator="flashinfer.jit.fp4_kv_quantization:gen_fp4_kv_quantization_module",
+        architectures=_BLACKWELL,
+        needs_fp4_instructions=True,
+        functions=(Function("nvfp4_kv_quant", (_TENSOR,) * 4, operator="nvfp4_kv_quantize"),),
+    ),
+    Module(
+        name="fp4_kv_dequant",
+        family="kv_cache",
+        generator="flashinfer.jit.fp4_kv_dequantization:gen_fp4_kv_dequantization_module",
+        # Its kernels need no FP4 instruction: a Hopper reads an FP4 KV cache too.
+        architectures=("9.0a", *_BLACKWELL),
+        needs_fp4_instructions=False,
+        functions=_KV_DEQUANTIZATION_FUNCTIONS,
+    ),
+    Module(
+        name="page",
+        family="kv_cache",
+        generator="flashinfer.jit.page:gen_page_module",
+        architectures=("9.0a", *_BLACKWELL),
+        needs_fp4_instructions=False,
+        functions=_PAGE_FUNCTIONS,
+    ),
+    _gemm("sm100", "10.0a", "11.0a"),
+    _gemm("sm103", "10.3a"),
+    _gemm("sm120", "12.0a", "12.0f", "12.1a"),
+    # FlashInfer's module is for every dtype; of it, what NVFP4 needs.
+    _moe("100", "10.0a", "11.0a"),
+    _moe("103", "10.3a"),
+    _moe("120", "12.0a", "12.0f", "12.1a"),
+    # The FP4 part of CUTLASS's grouped GEMMs. FlashInfer's older kernels also choose between one
+    # and two multiprocessors for a tile.
+    _group_gemm("sm100", "10.0a", "10.3a", mxfp4=_group_gemm_mxfp4(6)),
+    _group_gemm(
+        *("sm120", "12.0a", "12.0f", "12.1a"),
+        mxfp4=_group_gemm_mxfp4(5),
+        nvfp4=Function(
+            "group_gemm_nvfp4_nt_groupwise",
+            (*(_TENSOR,) * 9, *("int",) * 5, "bool"),
+            operator="group_gemm_nvfp4_nt_groupwise",
+        ),
+    ),
 )
-"""The formats of weights that each group of grouped GEMM kernels has."""
-
-
-MOE_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "100": ("10.0a", "11.0a"),
-        "103": ("10.3a",),
-        "120": ("12.0a", "12.0f", "12.1a"),
-    }
-)
-"""The targets of each group of kernels for mixtures of experts."""
-
-GROUP_GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "sm100": ("10.0a", "10.3a"),
-        "sm120": ("12.0a", "12.0f", "12.1a"),
-    }
-)
-"""The targets that each group of grouped GEMM kernels is written for."""
-
-GEMM_ARCHITECTURES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "sm100": ("10.0a", "11.0a"),
-        "sm103": ("10.3a",),
-        "sm120": ("12.0a", "12.0f", "12.1a"),
-    }
-)
-"""The targets that each group of GEMM kernels is written for."""
-
-QUANTIZATION_ARCHITECTURES: Final = tuple(_QUANTIZATION_GENERATORS)
+"""Every module that there is, each with every target that it can be built for."""
 
 DEFAULT_FLASHINFER: Final = "0.7.2"
 DEFAULT_CUDA: Final = "13.0"

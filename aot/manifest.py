@@ -70,13 +70,13 @@ def hash_operator_sources(folder: Path) -> dict[str, Any]:
     Parameters
     ----------
     folder
-        ``wheels/fp4aot/csrc``.
+        ``wheels/fp4aot/csrc``. Sources within a module are in the plan.
 
     Returns
     -------
     dict
-        ``files``: SHA-256 by name. ``sha256``: over the lines ``name, NUL, hash`` in the order of
-        the names, as `fp4aot._verify.hash_of_sources` computes it again.
+        ``files``: SHA-256 by name within it. ``sha256``: over the lines ``name, NUL, hash`` in the
+        order of the names, as `fp4aot._verify.hash_of_sources` computes it again.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def hash_operator_sources(folder: Path) -> dict[str, Any]:
         When there are none.
     """
     files = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.glob("*"))
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
         if path.suffix in SOURCE_SUFFIXES
     }
     if not files:

@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from aot import catalog, costs, environment, files, specs, toolchain
 from aot.codegen.cmake import cmake_variables
+from aot.codegen.flashinfer_functions import flashinfer_functions
 from aot.codegen.kernel_table import kernel_table
 from aot.codegen.schema_probe import schema_probe
 from aot.compile.job import Job
@@ -24,10 +25,12 @@ from aot.compile.keys import make_key_maker
 from aot.compile.store import ObjectStore
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
+from aot.exports import check_exports
 from aot.host_compiler import HostCompiler, find_host_compiler
 from aot.lowering import LOWERED_VERSION
 from aot.lowering.toolkit import make_toolkit
 from aot.manifest import compilers_of
+from aot.operator_sources import check_operators
 from aot.plan import BuildPlan, Roots, make_plan, narrowed, preset_named
 from aot.platform_tools import PlatformTools, find_platform_tools
 from aot.platforms import platform_named
@@ -209,6 +212,8 @@ def prepare(
     plan, roots = make_plan(
         chosen, specifications, flashinfer_environment, toolkit, platform.machine
     )
+    check_operators(plan, roots.operators / "operators")
+    check_exports(plan, roots)
     nvcc = toolkit.nvcc
     if chosen.lowered:
         report("making a toolkit that lowers to Hopper: what it builds is for tests alone")
@@ -226,13 +231,14 @@ def write(prepared: Prepared, folder: Path) -> tuple[Job, ...]:
     prepared
         What `prepare` returned.
     folder
-        Gets ``plan.json``, ``roots.json``, ``units.cmake``, ``kernel_entries.cpp`` and
-        ``schema_probe.cpp``.
+        Gets ``plan.json``, ``roots.json``, ``units.cmake``, ``kernel_entries.cpp``,
+        ``flashinfer_functions.h`` and ``schema_probe.cpp``.
     """
     plan = prepared.plan
     files.write_json(folder / "plan.json", plan.to_json())
     files.write_json(folder / "roots.json", {k: str(v) for k, v in vars(prepared.roots).items()})
     files.write_text(folder / "kernel_entries.cpp", kernel_table(plan))
+    files.write_text(folder / "flashinfer_functions.h", flashinfer_functions(catalog.MODULES))
     files.write_text(folder / "schema_probe.cpp", schema_probe(plan))
     jobs = jobs_of(prepared, folder)
     store = ObjectStore(prepared.folders.objects)
@@ -280,7 +286,7 @@ def jobs_of(prepared: Prepared, generated: Path) -> tuple[Job, ...]:
         nvcc=prepared.nvcc,
         host_compiler=prepared.host_compiler.path,
         prefix_maps=prefix_maps(prepared),
-        keys=make_key_maker(prepared.plan, name, prepared.roots.operators),
+        keys=make_key_maker(prepared.plan, name, (prepared.roots.operators, generated)),
         known=costs.read_costs(prepared.folders.costs),
         caches_device_code=prepared.toolkit.version < _FIRST_WITHOUT_CACHE,
     )

@@ -299,12 +299,7 @@ def narrowed(preset: Preset, architectures: Sequence[str]) -> Preset:
         raise PlanError(
             f"the preset {preset.name} has no {', '.join(unknown)}; its architectures are {known}"
         )
-    modules = tuple(
-        replace(module, architectures=kept)
-        for module in preset.modules
-        if (kept := tuple(name for name in module.architectures if name in wanted))
-    )
-    return replace(preset, modules=modules)
+    return replace(preset, modules=presets.for_architectures(preset.modules, wanted))
 
 
 def make_plan(

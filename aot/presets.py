@@ -1,27 +1,14 @@
-"""What can be built by name: selections of the catalogue's modules.
-
-Data, no logic.
-"""
+"""What can be built by name: selections of the catalogue's modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
-from aot.catalog import (
-    GEMM_ARCHITECTURES,
-    GROUP_GEMM_ARCHITECTURES,
-    MOE_ARCHITECTURES,
-    Module,
-    gemm,
-    group_gemm,
-    kv_dequantization,
-    kv_quantization,
-    moe,
-    quantization,
-)
+from aot.catalog import MODULES, Module
 
 
 @dataclass(frozen=True)
@@ -50,44 +37,43 @@ class Preset:
         return frozenset(name for module in self.modules for name in module.architectures)
 
 
-def _dense(*architectures: str) -> tuple[Module, ...]:
-    """Every module of the dense path for some targets."""
-    return (
-        *(quantization(name) for name in architectures),
-        kv_quantization(*architectures),
-        # Its kernels need no FP4 instruction: a Hopper reads an FP4 KV cache too.
-        kv_dequantization("9.0a", *architectures),
-        *_in_groups(gemm, GEMM_ARCHITECTURES, architectures),
+def for_architectures(
+    modules: Iterable[Module], architectures: Collection[str]
+) -> tuple[Module, ...]:
+    """Leave only some targets, and the modules that still have one."""
+    return tuple(
+        replace(module, architectures=kept)
+        for module in modules
+        if (kept := tuple(name for name in module.architectures if name in architectures))
     )
 
 
+def _modules(pattern: str, *architectures: str) -> tuple[Module, ...]:
+    """Take the modules whose names fit a pattern, with those of the targets that they have."""
+    found = (module for module in MODULES if fnmatchcase(module.name, pattern))
+    return for_architectures(found, architectures)
+
+
+def _dense(*architectures: str) -> tuple[Module, ...]:
+    # Of the dense path, what needs no FP4 instruction can be built for Hopper.
+    dense = ("fp4_*", "page")
+    return tuple(module for name in dense for module in _modules(name, "9.0a", *architectures))
+
+
 def _experts(*architectures: str) -> tuple[Module, ...]:
-    """Every module of mixtures of experts for some targets."""
-    return _in_groups(moe, MOE_ARCHITECTURES, architectures)
+    return _modules("fused_moe_*", *architectures)
 
 
 def _grouped(*architectures: str) -> tuple[Module, ...]:
-    """Every module of grouped GEMMs for some targets."""
-    return _in_groups(group_gemm, GROUP_GEMM_ARCHITECTURES, architectures)
-
-
-def _in_groups(
-    make: Callable[..., Module],
-    groups: Mapping[str, tuple[str, ...]],
-    architectures: tuple[str, ...],
-) -> tuple[Module, ...]:
-    chosen = {
-        kernels: tuple(name for name in architectures if name in targets)
-        for kernels, targets in groups.items()
-    }
-    return tuple(make(kernels, *targets) for kernels, targets in chosen.items() if targets)
+    return _modules("gemm_*", *architectures)
 
 
 _LOWERED: Final = (
-    quantization("10.0a"),
-    kv_quantization("10.0a"),
-    kv_dequantization("9.0a"),
-    gemm("sm120", "12.0f"),
+    *_modules("fp4_quantization_*", "10.0a"),
+    *_modules("fp4_kv_quant", "10.0a"),
+    *_modules("fp4_kv_dequant", "9.0a"),
+    *_modules("page", "9.0a"),
+    *_modules("fp4_gemm_*", "12.0f"),
 )
 
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
@@ -96,50 +82,54 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         for preset in (
             Preset(
                 "quick",
-                "FP4 quantization for 12.0f; KV dequantization for 9.0a and 12.0f",
-                (quantization("12.0f"), kv_dequantization("9.0a", "12.0f")),
+                "FP4 quantization for 12.0f; KV dequantization and append for 9.0a and 12.0f",
+                (
+                    *_modules("fp4_quantization_*", "12.0f"),
+                    *_modules("fp4_kv_dequant", "9.0a", "12.0f"),
+                    *_modules("page", "9.0a", "12.0f"),
+                ),
             ),
             Preset(
                 "dense-12.0f",
                 "quantization, KV cache and GEMM for 12.0f (RTX PRO 6000, RTX 50, DGX Spark); "
-                "KV dequantization also for 9.0a",
+                "KV dequantization and append also for 9.0a",
                 _dense("12.0f"),
             ),
             Preset(
                 "dense-12.1a",
                 "quantization, KV cache and GEMM for 12.1a (DGX Spark alone); "
-                "KV dequantization also for 9.0a",
+                "KV dequantization and append also for 9.0a",
                 _dense("12.1a"),
             ),
             Preset(
                 "dense",
                 "quantization, KV cache and GEMM for every Blackwell: 10.0a, 10.3a, 11.0a and "
-                "12.0f; KV dequantization also for 9.0a",
+                "12.0f; KV dequantization and append also for 9.0a",
                 _dense("10.0a", "10.3a", "11.0a", "12.0f"),
             ),
             Preset(
                 "moe-12.0f",
                 "quantization, KV cache, GEMM and mixture of experts for 12.0f (RTX PRO 6000, "
-                "RTX 50, DGX Spark); KV dequantization also for 9.0a",
+                "RTX 50, DGX Spark); KV dequantization and append also for 9.0a",
                 (*_dense("12.0f"), *_experts("12.0f")),
             ),
             Preset(
                 "moe-12.1a",
                 "quantization, KV cache, GEMM and mixture of experts for 12.1a (DGX Spark alone); "
-                "KV dequantization also for 9.0a",
+                "KV dequantization and append also for 9.0a",
                 (*_dense("12.1a"), *_experts("12.1a")),
             ),
             Preset(
                 "group-gemm-12.0f",
                 "quantization, KV cache, GEMM and grouped GEMM for 12.0f (RTX PRO 6000, RTX 50, "
-                "DGX Spark); KV dequantization also for 9.0a",
+                "DGX Spark); KV dequantization and append also for 9.0a",
                 (*_dense("12.0f"), *_grouped("12.0f")),
             ),
             Preset(
                 "full",
                 "quantization, KV cache, GEMM, mixture of experts and grouped GEMM for every "
                 "Blackwell: 10.0a, 10.3a, 11.0a and 12.0f (no grouped GEMM for 11.0a); KV "
-                "dequantization also for 9.0a",
+                "dequantization and append also for 9.0a",
                 (
                     *_dense("10.0a", "10.3a", "11.0a", "12.0f"),
                     *_experts("10.0a", "10.3a", "11.0a", "12.0f"),
@@ -157,14 +147,14 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 "lowered-moe",
                 "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
                 "and GEMM and mixture of experts of 12.0f, lowered to 9.0a",
-                (*_LOWERED, moe("120", "12.0f")),
+                (*_LOWERED, *_experts("12.0f")),
                 lowered=True,
             ),
             Preset(
                 "lowered-group-gemm",
                 "TEST ONLY, runs on Hopper (9.0) alone: quantization and KV quantization of 10.0a "
                 "and GEMM and grouped GEMM of 12.0f, lowered to 9.0a",
-                (*_LOWERED, group_gemm("sm120", "12.0f")),
+                (*_LOWERED, *_grouped("12.0f")),
                 lowered=True,
             ),
         )

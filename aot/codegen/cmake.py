@@ -48,7 +48,7 @@ def cmake_variables(
     for name, path in vars(tools.binutils).items():
         add(_set(f"FP4AOT_{name.upper()}", [str(path)]))
     add(_set("FP4AOT_EMULATION", [f"--emulation={word}" for word in tools.emulation]))
-    add(_set("FP4AOT_HOST_FLAGS", [*COMMON_FLAGS, *plan.added_host_flags, *maps]))
+    add(_set("FP4AOT_HOST_FLAGS", ["-std=c++17", *COMMON_FLAGS, *plan.added_host_flags, *maps]))
     add(_set("FP4AOT_TVM_FFI_INCLUDES", [f"-I{roots.tvm_ffi / 'include'}"]))
     add(_set("FP4AOT_CUDA_RUNTIME", [str(tools.cuda_runtime)]))
     # What only a lowered plan needs; the variables are there, and empty, in every other.

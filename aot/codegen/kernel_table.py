@@ -1,4 +1,4 @@
-"""The table of compiled functions that `csrc/kernel_table.h` declares."""
+"""The table of compiled functions that `csrc/flashinfer/kernel_table.h` declares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aot.plan import BuildPlan, ModulePlan
 
 _HEADER = """\
 // Generated from the build plan; do not edit.
-#include "kernel_table.h"
+#include "flashinfer/kernel_table.h"
 
 """
 

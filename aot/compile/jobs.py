@@ -9,7 +9,7 @@ from aot import costs
 from aot.architectures import Architecture
 from aot.compile.job import Job
 from aot.compile.keys import KeyMaker
-from aot.compile.own_sources import own_sources
+from aot.compile.own_sources import GENERATED_FOLDER, own_sources
 from aot.costs import Measured
 from aot.estimates import estimate
 from aot.files import sha256_of
@@ -35,7 +35,7 @@ def make_jobs(
     plan, roots
         What is built, and where its tokens point.
     generated
-        Folder of the sources that are made from the plan.
+        Folder of what is made from the plan.
     nvcc, host_compiler
         The compilers.
     prefix_maps
@@ -78,16 +78,20 @@ def make_jobs(
 
     jobs = [unit_job(module, unit) for module in plan.modules for unit in module.units]
     for source in own_sources(plan, roots, generated):
-        key = keys.key(
-            *(source.name, "c++", source.path.name, sha256_of(source.path), source.flags), ours=True
-        )
+        path, place = source.path, source.path.name
+        if path.is_relative_to(roots.operators):
+            # The folder too: a header beside it is found first.
+            place = path.relative_to(roots.operators).as_posix()
+        key = keys.key(*(source.name, "c++", place, sha256_of(path), source.flags), ours=True)
         expected = costs.expect(known, key, source.name, estimate(Path(source.name)))
-        flags = [roots.expand(flag) for flag in source.flags]
+        flags = [
+            roots.expand(flag).replace(GENERATED_FOLDER, str(generated)) for flag in source.flags
+        ]
         jobs.append(
             Job(
                 name=source.name,
                 group="own",
-                source=source.path,
+                source=path,
                 command=(str(host_compiler), *flags, *maps),
                 key=key,
                 compiler="cc1plus",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,7 +63,7 @@ class KeyMaker:
         return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
-def make_key_maker(plan: BuildPlan, host_compiler: str, operators: Path) -> KeyMaker:
+def make_key_maker(plan: BuildPlan, host_compiler: str, folders: Iterable[Path]) -> KeyMaker:
     """Collect what all objects depend on.
 
     Parameters
@@ -72,8 +72,8 @@ def make_key_maker(plan: BuildPlan, host_compiler: str, operators: Path) -> KeyM
         What is built.
     host_compiler
         How the C++ compiler names itself.
-    operators
-        ``wheels/fp4aot/csrc``.
+    folders
+        Those of our own headers: ``wheels/fp4aot/csrc``, and that of what is generated.
     """
     # Sources and headers of FlashInfer, TVM-FFI and torch are exactly those of the lock.
     lock = locks.find("flashinfer", Version(plan.versions.flashinfer))
@@ -86,8 +86,9 @@ def make_key_maker(plan: BuildPlan, host_compiler: str, operators: Path) -> KeyM
         "lowering": plan.lowering,
     }
     digest = hashlib.sha256()
-    for path in sorted(operators.rglob("*")):
-        if path.suffix in _HEADERS:
-            digest.update(f"{path.relative_to(operators)}\0".encode() + path.read_bytes())
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in _HEADERS:
+                digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     text = json.dumps(base, sort_keys=True)
     return KeyMaker(hashlib.sha256(text.encode()).hexdigest(), digest.hexdigest())

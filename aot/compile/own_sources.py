@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aot.errors import PlanError
 from aot.lowering.tensor_map_coordinates import TENSOR_MAP_SOURCE, compiler_flags
 from aot.plan import BuildPlan, Roots
 
 COMMON_FLAGS: Final = (
-    *("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"),
-    *("-fvisibility-inlines-hidden", "-ffunction-sections", "-fdata-sections"),
+    *("-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
+    *("-ffunction-sections", "-fdata-sections"),
 )
 TVM_FFI_FLAGS: Final = (
-    *("-DTVM_FFI_EXPORTS", "-DTVM_FFI_USE_LIBBACKTRACE=0", "-I@TVM_FFI@/include"),
+    *("-std=c++17", "-DTVM_FFI_EXPORTS", "-DTVM_FFI_USE_LIBBACKTRACE=0", "-I@TVM_FFI@/include"),
 )
+GENERATED_FOLDER: Final = "@GENERATED@"
+"""Token of the folder of what `aot.pipeline.write` makes from the plan and the catalogue."""
 _OPERATOR_INCLUDES: Final = (
-    "-I@OPERATORS@",
+    *("-I@OPERATORS@", f"-I{GENERATED_FOLDER}"),
     # System headers: their warnings are not ours.
     *("-isystem@TORCH@/include", "-isystem@TVM_FFI@/include", "-isystem@CUDA@/include"),
 )
 GENERATED: Final = ("kernel_entries.cpp",)
-"""Sources of operators that `aot.pipeline.write` makes from the plan."""
+"""Sources of operators that are made from the plan."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class OwnSource:
     Parameters
     ----------
     name
-        ``tvm_ffi/error`` or ``operators/gemm``.
+        ``tvm_ffi/error`` or ``operators/matmul``.
     path
         On this machine.
     flags
@@ -46,7 +49,7 @@ class OwnSource:
 
 
 def own_sources(plan: BuildPlan, roots: Roots, generated: Path) -> Iterator[OwnSource]:
-    """List them: the runtime, then the operators.
+    """List them: the runtime, then the operators, except what is compiled within a module.
 
     Parameters
     ----------
@@ -54,6 +57,11 @@ def own_sources(plan: BuildPlan, roots: Roots, generated: Path) -> Iterator[OwnS
         What is built, and where its tokens point.
     generated
         Folder of what is made from the plan.
+
+    Raises
+    ------
+    PlanError
+        When two sources would make an object of one name.
     """
     common = (*COMMON_FLAGS, *plan.added_host_flags)
     for relative in plan.tvm_ffi_sources:
@@ -61,15 +69,22 @@ def own_sources(plan: BuildPlan, roots: Roots, generated: Path) -> Iterator[OwnS
         yield OwnSource(f"tvm_ffi/{path.stem}", path, (*common, *TVM_FFI_FLAGS))
     flags = (
         *common,
-        *("-Wall", "-Wextra", "-Werror", "-DUSE_CUDA"),
+        *("-std=c++20", "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA"),
         f"-DTORCH_TARGET_VERSION={torch_target_macro(plan.versions.torch_target)}",
         *(compiler_flags() if plan.lowering else ()),
         *_OPERATOR_INCLUDES,
     )
-    paths = [*sorted(roots.operators.glob("*.cpp")), *(generated / name for name in GENERATED)]
+    modules = roots.operators / "modules"
+    found = (path for path in roots.operators.rglob("*.cpp") if path.parent != modules)
+    paths = [*sorted(found), *(generated / name for name in GENERATED)]
     if plan.lowering:
         paths.append(TENSOR_MAP_SOURCE)
+    by_stem: dict[str, Path] = {}
     for path in paths:
+        if (other := by_stem.setdefault(path.stem, path)) != path:
+            raise PlanError(
+                f"{other} and {path} would both be the object operators/{path.stem}; rename one"
+            )
         yield OwnSource(f"operators/{path.stem}", path, flags)
 
 

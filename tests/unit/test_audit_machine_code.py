@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from aot import audit, catalog, process, toolchain
+from aot import audit, process, toolchain
 from aot.architectures import Architecture
 from aot.audit import DeviceUnit, LibraryExpectation, fatbin, instructions, machine_code
 from aot.audit.images import Image, read_images
 from aot.audit.instructions import Instruction
 from aot.audit.modules import audit_modules
+from aot.catalog import MODULES, Module
 from aot.errors import AotError, AuditError, BuildError, ToolchainError
 from aot.lowering.lower import lower_text
 from aot.toolchain import Toolkit
@@ -557,9 +558,11 @@ def test_a_disassembler_that_fails_ends_the_audit(tools: Tools, cc: str) -> None
 # The table
 
 
-@pytest.mark.parametrize("kernels", catalog.GEMM_ARCHITECTURES)
-def test_every_gemm_and_every_target_has_its_demands(kernels: str) -> None:
-    row = catalog.gemm(kernels, *catalog.GEMM_ARCHITECTURES[kernels])
+GEMMS = [module for module in MODULES if module.family == "gemm"]
+
+
+@pytest.mark.parametrize("row", GEMMS, ids=lambda row: row.name)
+def test_every_gemm_and_every_target_has_its_demands(row: Module) -> None:
     (wanted,) = [ones for pattern, ones in instructions.REQUIRED if pattern == "fp4_gemm_*/*"]
     for name in row.architectures:
         here = [one for one in wanted if Architecture.parse(name).major in one.majors]
@@ -679,11 +682,7 @@ def real_library(
 
 
 def gemm_module(target: str) -> str:
-    return next(
-        catalog.gemm(kernels, target).name
-        for kernels, targets in catalog.GEMM_ARCHITECTURES.items()
-        if target in targets
-    )
+    return next(module.name for module in GEMMS if target in module.architectures)
 
 
 def real_problems(

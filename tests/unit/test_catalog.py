@@ -12,25 +12,15 @@ from packaging.version import Version
 
 from aot import catalog, locks, not_shipped
 from aot.architectures import Architecture, check_fp4_buildable, target_for
-from aot.catalog import Function, Module
+from aot.catalog import MODULES, Function, Module
 from aot.lowering import LOWERED_VERSION
 from aot.lowering.lower import lowered_target
-from aot.presets import PRESETS, Preset
-from fp4aot import _library, _registration
+from aot.presets import PRESETS, Preset, for_architectures
+from fp4aot import _library
+from fp4aot.operators.structured import OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "wheels" / "fp4aot"
-MODULES = [
-    *(catalog.quantization(name) for name in catalog.QUANTIZATION_ARCHITECTURES),
-    catalog.kv_dequantization("8.0", "9.0a", "12.0f"),
-    catalog.kv_quantization("10.0a", "12.0f"),
-    *(catalog.gemm(kernels, *names) for kernels, names in catalog.GEMM_ARCHITECTURES.items()),
-    *(catalog.moe(kernels, *names) for kernels, names in catalog.MOE_ARCHITECTURES.items()),
-    *(
-        catalog.group_gemm(kernels, *names)
-        for kernels, names in catalog.GROUP_GEMM_ARCHITECTURES.items()
-    ),
-]
 FUNCTIONS = {function.name: function for module in MODULES for function in module.functions}
 OFFERED = {function.operator for function in FUNCTIONS.values() if function.operator}
 OF_EXPERTS = {"moe", "group_gemm"}
@@ -45,6 +35,8 @@ DENSE = {
 INTERNAL = {operator for operator in OFFERED if operator.startswith("_")}
 # Per-token scales are an argument of FlashInfer's `nvfp4_quantize`.
 PART_OF_ANOTHER = {"nvfp4_quantize_per_token"}
+# It returns nothing.
+IN_PLACE = {"nvfp4_quantize_append_paged_kv_cache"}
 # The function of the experts, without its activation.
 SHARING_A_FUNCTION = {"scaled_fp4_grouped_quantize"}
 
@@ -103,38 +95,51 @@ def test_modules_with_fp4_instructions_have_no_target_that_lacks_them(module: Mo
 
 
 @pytest.mark.parametrize("capability", [(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)])
-def test_every_blackwell_device_has_a_quantization_module(capability: tuple[int, int]) -> None:
+def test_every_blackwell_device_has_every_dense_operator(capability: tuple[int, int]) -> None:
     target = target_for(capability, catalog.DEFAULT_CUDA)
-    assert catalog.quantization(str(target)).architectures == (str(target),)
+    assert operators_of(MODULES, str(target)) >= DENSE
     assert target.runs_on(capability)
+
+
+def test_every_blackwell_target_has_each_dense_operator_once() -> None:
+    for target in {target for module in MODULES for target in module.architectures} - {"9.0a"}:
+        named = [
+            function.operator
+            for module in MODULES
+            if module.family not in OF_EXPERTS and target in module.architectures
+            for function in module.functions
+            if function.operator
+        ]
+        assert sorted(named) == sorted(DENSE), target
 
 
 def test_12_1_never_gets_an_image_of_12_0_alone() -> None:
     assert not Architecture.parse("12.0a").runs_on((12, 1))
-    assert catalog.quantization("12.1a").name == "fp4_quantization_121"
-    assert catalog.quantization("12.0f").name == "fp4_quantization_120f"
-    assert catalog.quantization("12.0a").name == "fp4_quantization_120"
-
-
-def test_every_target_with_quantization_has_one_group_of_gemm_kernels() -> None:
-    targets = [name for names in catalog.GEMM_ARCHITECTURES.values() for name in names]
-    assert sorted(targets) == sorted(catalog.QUANTIZATION_ARCHITECTURES)
+    names = {
+        target: module.name
+        for module in MODULES
+        if module.family == "quantization"
+        for target in module.architectures
+    }
+    assert names["12.1a"] == "fp4_quantization_121"
+    assert names["12.0f"] == "fp4_quantization_120f"
+    assert names["12.0a"] == "fp4_quantization_120"
 
 
 def test_gemm_modules_have_the_same_exports_and_other_names() -> None:
-    modules = [
-        catalog.gemm(kernels, *names) for kernels, names in catalog.GEMM_ARCHITECTURES.items()
-    ]
+    modules = [module for module in MODULES if module.family == "gemm"]
     assert [module.name for module in modules] == [
         *("fp4_gemm_cutlass", "fp4_gemm_cutlass_sm103", "fp4_gemm_cutlass_sm120")
     ]
     assert len({module.functions for module in modules}) == 1
 
 
-@pytest.mark.parametrize("bare", ["10.0", "12.0", "9.0a"])
-def test_a_target_without_a_module_has_no_row(bare: str) -> None:
-    with pytest.raises(KeyError):
-        catalog.quantization(bare)
+def test_some_targets_are_taken_in_the_order_of_the_rows() -> None:
+    modules = for_architectures(MODULES, ("12.0f", "9.0a"))
+    assert {target for module in modules for target in module.architectures} == {"9.0a", "12.0f"}
+    (dequantization,) = [module for module in modules if module.name == "fp4_kv_dequant"]
+    assert dequantization.architectures == ("9.0a", "12.0f")
+    assert not for_architectures(MODULES, ("9.0", "12.0"))
 
 
 # Presets and defaults
@@ -268,27 +273,25 @@ def test_the_torch_floor_is_the_same_everywhere() -> None:
 
 
 def test_every_function_with_an_operator_is_called_from_c() -> None:
-    text = "\n".join(path.read_text() for path in sorted((PACKAGE / "csrc").glob("*.cpp")))
-    called = {name for name in FUNCTIONS if f'"{name}"' in text}
+    text = "\n".join(path.read_text() for path in (PACKAGE / "csrc" / "operators").glob("*.cpp"))
+    called = set(re.findall(r"\bflashinfer::(\w+)[>;]", text))
     assert called == {name for name, function in FUNCTIONS.items() if function.operator}
 
 
 def test_every_operator_is_registered_in_both_forms() -> None:
-    registered = {overload.name for overload in _registration._OVERLOADS}
-    for operator in (OFFERED - INTERNAL) | SHARING_A_FUNCTION:
-        assert {operator, f"{operator}.out"} <= registered
+    for name in (OFFERED - INTERNAL) | SHARING_A_FUNCTION:
+        assert name in OPERATORS, "declare the operator in wheels/fp4aot/operators"
+        forms = {form.name for form in OPERATORS[name].overloads("fp4aot")}
+        assert forms == ({name} if name in IN_PLACE else {name, f"{name}.out"})
 
 
 def test_operators_without_a_compiled_function_run_everywhere_in_python() -> None:
-    for overload in _registration._OVERLOADS:
-        if overload.name.removesuffix(".out") not in OFFERED | SHARING_A_FUNCTION:
-            assert overload.kernel is not None
-            assert set(overload.dispatch_keys) == {"CPU", "CUDA"}
+    for name in OPERATORS.keys() - (OFFERED | SHARING_A_FUNCTION):
+        assert set(OPERATORS[name].keys) == {"CPU", "CUDA"}
 
 
 def test_every_operator_is_public() -> None:
-    registered = {overload.name.split(".")[0] for overload in _registration._OVERLOADS}
-    named = {name for name in registered if not name.startswith("_")}
+    named = {name for name in OPERATORS if not name.startswith("_")}
     assert named - PART_OF_ANOTHER <= public_names()
 
 

@@ -271,7 +271,7 @@ def test_a_written_plan_is_all_that_cmake_needs(
     assert CliRunner().invoke(steps.steps, command).exit_code == 0
     assert {path.name for path in folder.iterdir()} == {
         *("plan.json", "roots.json", "units.cmake", "jobs.json"),
-        *("kernel_entries.cpp", "schema_probe.cpp"),
+        *("kernel_entries.cpp", "flashinfer_functions.h", "schema_probe.cpp"),
     }
     assert BuildPlan.from_json(json.loads((folder / "plan.json").read_text())) == PLAN
     times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}

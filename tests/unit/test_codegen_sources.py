@@ -18,8 +18,6 @@ from aot.errors import BuildError
 from aot.plan import BuildPlan, ModulePlan, Versions
 from aot.schemas import check_schemas, parse_probe
 
-CSRC = Path(__file__).resolve().parents[2] / "wheels" / "fp4aot" / "csrc"
-
 # As much of TVM-FFI's C API as the generated sources use.
 C_API = """
 #pragma once
@@ -41,6 +39,25 @@ inline TVMFFIByteArray* TVMFFIBytesGetByteArrayPtr(TVMFFIObject* o) {
   static TVMFFIByteArray bytes;
   bytes = {o->text, std::strlen(o->text)};
   return &bytes;
+}
+"""
+
+# What the table defines; a build compiles it against the real one.
+KERNEL_TABLE_H = """
+#pragma once
+#include <tvm/ffi/c_api.h>
+namespace fp4aot {
+struct Image { int major; int minor; char suffix; };
+struct KernelEntry {
+  const char* module;
+  const char* function;
+  TVMFFISafeCallType call;
+  const Image* images;
+  size_t image_count;
+};
+extern const KernelEntry kernel_entries[];
+extern const size_t kernel_entry_count;
+extern const bool kernels_are_lowered;
 }
 """
 
@@ -72,13 +89,15 @@ def gxx() -> str:
 
 
 def run_program(gxx: str, folder: Path, *sources: str) -> subprocess.CompletedProcess[str]:
-    (folder / "tvm/ffi").mkdir(parents=True, exist_ok=True)
-    (folder / "tvm/ffi/c_api.h").write_text(C_API)
+    headers = {"tvm/ffi/c_api.h": C_API, "flashinfer/kernel_table.h": KERNEL_TABLE_H}
+    for name, text in headers.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     paths = []
     for index, source in enumerate(sources):
         paths.append(folder / f"{index}.cpp")
         paths[-1].write_text(source)
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{folder}", f"-I{CSRC}"]
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{folder}"]
     command = [gxx, *flags, *paths, "-o", folder / "program"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return subprocess.run([folder / "program"], capture_output=True, text=True, check=False)
@@ -112,7 +131,7 @@ def table_of(gxx: str, folder: Path, plan: BuildPlan) -> list[str]:
     )
     main = f"""
         #include <cstdio>
-        #include "kernel_table.h"
+        #include "flashinfer/kernel_table.h"
         extern "C" {{
           {bodies}
           char* fp4aot_no_environment(const char*);

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from aot.compile.own_sources import (
     torch_target_macro,
 )
 from aot.costs import Cost, Measured
+from aot.errors import PlanError
 from aot.estimates import estimate
 from aot.plan import TVM_FFI_SOURCES, BuildPlan, ModulePlan, Roots, Unit, Versions
 
@@ -85,14 +87,18 @@ class Machine:
         )
         for path in (
             *(self.roots.tvm_ffi / source for source in PLAN.tvm_ffi_sources),
-            *(self.roots.operators / name for name in ("gemm.cpp", "bridge.cpp", "bridge.h")),
-            *(self.generated / name for name in GENERATED),
+            *(
+                self.roots.operators / name
+                for name in ("operators/gemm.cpp", "modules/binding.cpp")
+            ),
+            *(self.roots.operators / name for name in ("torch/bridge.cpp", "torch/bridge.h")),
+            *(self.generated / name for name in (*GENERATED, "flashinfer_functions.h")),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"// {path.name}\n")
 
     def keys(self, plan: BuildPlan) -> KeyMaker:
-        return make_key_maker(plan, "g++ (Debian) 12.2.0", self.roots.operators)
+        return make_key_maker(plan, "g++ (Debian) 12.2.0", (self.roots.operators, self.generated))
 
     def jobs(
         self,
@@ -159,7 +165,7 @@ def test_units_come_in_the_order_of_the_plan_then_our_own(machine: Machine) -> N
     assert [*jobs] == [
         *MODULES,
         *("tvm_ffi/error", "tvm_ffi/env_c_api"),
-        *("operators/bridge", "operators/gemm", "operators/kernel_entries"),
+        *("operators/gemm", "operators/bridge", "operators/kernel_entries"),
     ]
     assert {job.group for job in jobs.values() if job.name not in MODULES} == {"own"}
     assert (jobs["kv/large"].module, jobs["kv/large"].unit) == ("kv", "large")
@@ -223,9 +229,18 @@ def test_keys_are_the_same_in_any_checkout(machine: Machine, tmp_path: Path) -> 
     assert here["gemm/large"].command != there["gemm/large"].command
 
 
-def test_our_headers_change_our_own_sources_alone(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda machine: machine.roots.operators / "torch/bridge.h",
+        lambda machine: machine.generated / "flashinfer_functions.h",
+    ],
+)
+def test_our_headers_change_our_own_sources_alone(
+    machine: Machine, place: Callable[[Machine], Path]
+) -> None:
     before = machine.jobs()
-    (machine.roots.operators / "bridge.h").write_text("// changed\n")
+    place(machine).write_text("// changed\n")
     after = machine.jobs()
     changed = {name for name in before if before[name].key != after[name].key}
     assert changed == set(before) - set(MODULES)
@@ -234,18 +249,26 @@ def test_our_headers_change_our_own_sources_alone(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (lambda machine: machine.roots.operators / "gemm.cpp", "operators/gemm"),
+        (lambda machine: machine.roots.operators / "operators/gemm.cpp", "operators/gemm"),
         (lambda machine: machine.roots.tvm_ffi / "src/ffi/error.cc", "tvm_ffi/error"),
         (lambda machine: machine.generated / GENERATED[0], "operators/kernel_entries"),
     ],
 )
 def test_a_changed_source_changes_its_own_key_alone(
-    machine: Machine, place: object, name: str
+    machine: Machine, place: Callable[[Machine], Path], name: str
 ) -> None:
     before = machine.jobs()
-    place(machine).write_text("// changed\n")  # type: ignore[operator]
+    place(machine).write_text("// changed\n")
     after = machine.jobs()
     assert [name for name in before if before[name].key != after[name].key] == [name]
+
+
+def test_a_source_in_another_folder_is_another_object(machine: Machine) -> None:
+    before = machine.jobs()
+    operators = machine.roots.operators
+    (operators / "torch/bridge.cpp").rename(operators / "operators/bridge.cpp")
+    after = machine.jobs()
+    assert [name for name in before if before[name].key != after[name].key] == ["operators/bridge"]
 
 
 def test_our_sources_within_modules_include_no_header_of_ours() -> None:
@@ -257,7 +280,8 @@ def test_our_sources_within_modules_include_no_header_of_ours() -> None:
         included = re.findall(r'#\s*include\s+[<"]([^>"]+)', source.read_text())
         assert included, source
         for name in included:
-            assert not [path for path in operators.rglob("*") if path.name == Path(name).name], name
+            assert not (operators / name).exists(), name
+            assert not (source.parent / name).exists(), name
 
 
 # Costs
@@ -307,6 +331,13 @@ def test_the_runtime_and_the_operators_have_their_own_flags(machine: Machine) ->
     )
     for name in ("TORCH", "TVM_FFI", "CUDA"):
         assert f"-isystem@{name}@/include" in operator.flags
+    # What is generated is found beside them, wherever it was written.
+    assert "-I@GENERATED@" in operator.flags
+    assert f"-I{machine.generated}" in machine.jobs()["operators/gemm"].command
+    standards = [
+        [flag for flag in source.flags if flag.startswith("-std")] for source in (runtime, operator)
+    ]
+    assert standards == [["-std=c++17"], ["-std=c++20"]]
     assert found["operators/kernel_entries"].path == machine.generated / "kernel_entries.cpp"
     assert found["operators/kernel_entries"].flags == operator.flags
 
@@ -319,9 +350,22 @@ def test_every_source_of_this_checkout_is_compiled(machine: Machine) -> None:
     assert len(names) == len(set(names))
     assert set(names) == {
         *(f"tvm_ffi/{Path(source).stem}" for source in TVM_FFI_SOURCES),
-        *(f"operators/{path.stem}" for path in operators.glob("*.cpp")),
+        *(f"operators/{path.stem}" for path in operators.rglob("*.cpp")),
         *(f"operators/{Path(name).stem}" for name in GENERATED),
     }
+
+
+@pytest.mark.parametrize("other", ["torch/gemm.cpp", "flashinfer/kernel_entries.cpp"])
+def test_two_sources_of_one_name_are_refused(machine: Machine, other: str) -> None:
+    path = machine.roots.operators / other
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(
+        PlanError, match=rf"would both be the object operators/{path.stem}"
+    ) as error:
+        machine.jobs()
+    assert str(path) in str(error.value)
+    assert len(re.findall(rf"\S+/{path.name}", str(error.value))) == 2
 
 
 def test_what_encodes_tensor_maps_is_added_to_what_is_lowered(machine: Machine) -> None:

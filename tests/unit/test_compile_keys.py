@@ -38,7 +38,7 @@ def operators(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def maker(operators: Path) -> KeyMaker:
-    return make_key_maker(PLAN, HOST, operators)
+    return make_key_maker(PLAN, HOST, [operators])
 
 
 def unit_key(maker: KeyMaker, **changes: object) -> str:
@@ -55,7 +55,7 @@ def unit_key(maker: KeyMaker, **changes: object) -> str:
 
 def test_equal_inputs_have_equal_keys_on_any_path(operators: Path, tmp_path: Path) -> None:
     elsewhere = write(tmp_path / "quite/another place", FILES)
-    makers = [make_key_maker(PLAN, HOST, folder) for folder in (operators, elsewhere)]
+    makers = [make_key_maker(PLAN, HOST, [folder]) for folder in (operators, elsewhere)]
     assert makers[0] == makers[1]
     assert unit_key(makers[0]) == unit_key(makers[1])
     assert unit_key(makers[0], ours=True) == unit_key(makers[1], ours=True)
@@ -107,15 +107,15 @@ def plan_with(**versions: str) -> BuildPlan:
 )
 def test_what_a_build_is_made_with_changes_every_key(operators: Path, plan: BuildPlan) -> None:
     others = [PLAN, plan]
-    assert len({unit_key(make_key_maker(one, HOST, operators)) for one in others}) == 2
-    assert len({unit_key(make_key_maker(one, HOST, operators), ours=True) for one in others}) == 2
+    assert len({unit_key(make_key_maker(one, HOST, [operators])) for one in others}) == 2
+    assert len({unit_key(make_key_maker(one, HOST, [operators]), ours=True) for one in others}) == 2
 
 
 def test_the_host_compiler_changes_every_key(operators: Path, maker: KeyMaker) -> None:
-    other = make_key_maker(PLAN, "g++ (Ubuntu) 13.2.0", operators)
+    other = make_key_maker(PLAN, "g++ (Ubuntu) 13.2.0", [operators])
     assert unit_key(other) != unit_key(maker)
     # Not by accident the same text.
-    moved = make_key_maker(plan_with(cuda_compiler=f"13.0.88{HOST}"), "", operators)
+    moved = make_key_maker(plan_with(cuda_compiler=f"13.0.88{HOST}"), "", [operators])
     assert unit_key(moved) != unit_key(maker)
 
 
@@ -127,14 +127,14 @@ def test_another_lock_of_the_same_version_changes_every_key(
     lock.write_text("flashinfer-python==0.7.2\n")
     other = keys.locks.Lock(version=None, path=lock)  # type: ignore[arg-type]
     monkeypatch.setattr(keys.locks, "find", lambda *_: other)
-    assert unit_key(make_key_maker(PLAN, HOST, operators)) != unit_key(maker)
+    assert unit_key(make_key_maker(PLAN, HOST, [operators])) != unit_key(maker)
 
 
 def test_what_is_built_beside_it_does_not_change_a_key(operators: Path, maker: KeyMaker) -> None:
     other = dataclasses.replace(
         PLAN, preset="other", tvm_ffi_sources=(), added_host_flags=("-fno-gnu-unique",)
     )
-    assert make_key_maker(other, HOST, operators) == maker
+    assert make_key_maker(other, HOST, [operators]) == maker
 
 
 # Our own headers
@@ -157,7 +157,7 @@ def test_our_headers_change_the_keys_of_our_own_sources_alone(
     operators: Path, maker: KeyMaker, change: Callable[[Path], object]
 ) -> None:
     change(operators)
-    changed = make_key_maker(PLAN, HOST, operators)
+    changed = make_key_maker(PLAN, HOST, [operators])
     assert unit_key(changed, ours=True) != unit_key(maker, ours=True)
     # FlashInfer's hours of compiling are not done again for a comment in one of our headers.
     assert unit_key(changed) == unit_key(maker)
@@ -165,7 +165,7 @@ def test_our_headers_change_the_keys_of_our_own_sources_alone(
 
 def test_what_is_no_header_does_not_count(operators: Path, maker: KeyMaker) -> None:
     write(operators, {"a.cpp": "changed", "hidden.map": "{}", "b.h.orig": "old"})
-    assert make_key_maker(PLAN, HOST, operators) == maker
+    assert make_key_maker(PLAN, HOST, [operators]) == maker
 
 
 def test_the_order_in_which_headers_are_found_does_not_matter(
@@ -174,4 +174,4 @@ def test_the_order_in_which_headers_are_found_does_not_matter(
     found = list(operators.rglob("*"))
     for order in (found[::-1], found[2:] + found[:2]):
         monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
-        assert make_key_maker(PLAN, HOST, operators) == maker
+        assert make_key_maker(PLAN, HOST, [operators]) == maker

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aot.catalog import kv_dequantization, quantization
 from aot.diff import SECTIONS, Change, compare, print_difference, read_wheel
 from aot.errors import AuditError
 from aot.manifest import Compilers, hash_operator_sources, make_manifest, make_provenance
 from aot.plan import BuildPlan, ModulePlan, Unit, Versions
+from aot.presets import PRESETS
 
 UNITS = tuple(
     Unit(name, f"@FLASHINFER@/csrc/{name}.cu", "cuda", ("-O3", "-std=c++17"), digest * 64)
     for name, digest in (("csrc_a", "a"), ("csrc_b", "b"))
 )
-ROWS = (quantization("12.0f"), kv_dequantization("9.0a", "12.0f"))
+ROWS = PRESETS["quick"].modules
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
@@ -200,7 +200,7 @@ def test_another_unit(maker: Maker) -> None:
 
 
 def test_another_module(maker: Maker) -> None:
-    plan = dataclasses.replace(PLAN, modules=PLAN.modules[:1])
+    plan = dataclasses.replace(PLAN, modules=(PLAN.modules[0], *PLAN.modules[2:]))
     rows = changes(maker, plan=plan)[1:]
     assert rows[0] == Change("modules", "fp4_kv_dequant", "removed", "kv_cache", "")
     # Its targets and functions have gone with it: nothing more to say. Its units are named.
@@ -208,19 +208,20 @@ def test_another_module(maker: Maker) -> None:
 
 
 def test_other_targets(maker: Maker) -> None:
-    first, second = PLAN.modules
+    first, *others = PLAN.modules
     lowered = dataclasses.replace(first, images=("9.0a",))
-    rows = changes(maker, plan=dataclasses.replace(PLAN, modules=(lowered, second)))[1:]
+    rows = changes(maker, plan=dataclasses.replace(PLAN, modules=(lowered, *others)))[1:]
     name = "fp4_quantization_120f"
     expected = Change("targets", name, "changed", "12.0f", "9.0a (lowered from 12.0f)")
     assert rows == [expected]
 
 
 def test_another_function(maker: Maker) -> None:
-    first, second = PLAN.modules
+    first, second, third = PLAN.modules
     gone = next(function for function in second.functions if function.operator)
     fewer = tuple(function for function in second.functions if function != gone)
-    plan = dataclasses.replace(PLAN, modules=(first, dataclasses.replace(second, functions=fewer)))
+    modules = (first, dataclasses.replace(second, functions=fewer), third)
+    plan = dataclasses.replace(PLAN, modules=modules)
     (row,) = changes(maker, plan=plan)[1:]
     assert (row.section, row.kind) == ("functions", "removed")
     assert (row.what, row.before) == (f"fp4_kv_dequant: {gone.name}", gone.operator)

@@ -80,7 +80,8 @@ def test_capability_driver_processor_preset_and_what_runs(tmp_path: Path) -> Non
         assert fact in rtx
     assert "Runs: quantization, KV cache, GEMM (no mixture of experts, no grouped GEMM)\n" in rtx
     only = (
-        "Runs: nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no quantization, no GEMM, "
+        "Runs: nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged, "
+        "nvfp4_quantize_append_paged_kv_cache (no quantization, no GEMM, "
         "no mixture of experts, no grouped GEMM)\n"
     )
     assert only in hopper
@@ -189,8 +190,8 @@ def test_a_part_of_a_family_is_named_by_operator(tmp_path: Path) -> None:
     Recipe(modules=QUICK).make(tmp_path)
     (choice,) = choices(RTX, collect(tmp_path)[0])
     assert choice.runs == (
-        "quantization, nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged (no GEMM, no mixture of "
-        "experts, no grouped GEMM)"
+        "quantization, nvfp4_kv_dequantize, nvfp4_kv_dequantize_paged, "
+        "nvfp4_quantize_append_paged_kv_cache (no GEMM, no mixture of experts, no grouped GEMM)"
     )
 
 

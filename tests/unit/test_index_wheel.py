@@ -31,9 +31,10 @@ DENSE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "fp4_kv_quant": (["12.0f"], ["nvfp4_kv_quantize"]),
     "fp4_kv_dequant": (["9.0a", "12.0f"], ["nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"]),
+    "page": (["9.0a", "12.0f"], ["nvfp4_quantize_append_paged_kv_cache"]),
     "fp4_gemm_cutlass_sm120": (["12.0f"], ["mm_fp4", "_mm_fp4_tactic_count"]),
 }
-QUICK = {name: DENSE[name] for name in ("fp4_quantization_120f", "fp4_kv_dequant")}
+QUICK = {name: DENSE[name] for name in ("fp4_quantization_120f", "fp4_kv_dequant", "page")}
 
 
 @dataclass
@@ -135,11 +136,14 @@ def test_a_good_wheel_is_read_whole(tmp_path: Path) -> None:
 
 def test_operators_by_device(tmp_path: Path) -> None:
     contents = read_wheel(Recipe().make(tmp_path)).contents
-    dequantize = {"nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"}
-    assert contents.operators_on((9, 0)) == dequantize
+    of_hopper = {
+        *("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
+        "nvfp4_quantize_append_paged_kv_cache",
+    }
+    assert contents.operators_on((9, 0)) == of_hopper
     assert contents.operators_on((10, 0)) == frozenset()
     everything = contents.operators_on((12, 1))
-    assert dequantize | {"mm_fp4", "fp4_quantize", "nvfp4_kv_quantize"} <= everything
+    assert of_hopper | {"mm_fp4", "fp4_quantize", "nvfp4_kv_quantize"} <= everything
     assert not {"mxfp4_dequantize_host", "_mm_fp4_tactic_count"} & everything
 
 

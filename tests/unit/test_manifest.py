@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from aot.catalog import kv_dequantization, quantization
 from aot.errors import BuildError, PlanError
 from aot.files import write_json
 from aot.manifest import (
@@ -22,10 +21,11 @@ from aot.manifest import (
     write_notices,
 )
 from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.presets import PRESETS
 from aot.wheel_maker import NOTICES
 from fp4aot import _manifest
 
-ROWS = (quantization("12.0f"), kv_dequantization("9.0a", "12.0f"))
+ROWS = PRESETS["quick"].modules
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
@@ -92,12 +92,12 @@ def test_a_cuda_version_that_is_not_released_names_no_driver(library: Path) -> N
 
 
 def test_a_lowered_plan_is_read_with_both_of_its_targets(tmp_path: Path, library: Path) -> None:
-    first, second = PLAN.modules
+    first, *others = PLAN.modules
     plan = dataclasses.replace(
         PLAN,
         modules=(
             dataclasses.replace(first, images=("9.0a",)),
-            dataclasses.replace(second, architectures=("9.0a",), images=("9.0a",)),
+            *(dataclasses.replace(m, architectures=("9.0a",), images=("9.0a",)) for m in others),
         ),
         lowering="0123456789abcdef",
     )
@@ -107,9 +107,9 @@ def test_a_lowered_plan_is_read_with_both_of_its_targets(tmp_path: Path, library
     assert (manifest.lowering, manifest.is_lowered) == ("0123456789abcdef", True)
     assert manifest.plan_hash == plan.hash
     targets = [[*map(str, module.targets)] for module in manifest.modules]
-    assert targets == [["9.0a"], ["9.0a"]]
+    assert targets == [["9.0a"], ["9.0a"], ["9.0a"]]
     compiled_for = [[*map(str, module.compiled_for)] for module in manifest.modules]
-    assert compiled_for == [["12.0f"], ["9.0a"]]
+    assert compiled_for == [["12.0f"], ["9.0a"], ["9.0a"]]
     # Both sides say it in the same words.
     for ours, theirs in zip(plan.modules, manifest.modules, strict=True):
         assert ours.targets == theirs.targets_text
@@ -180,13 +180,14 @@ def test_the_manifest_that_every_import_reads_has_no_units(library: Path) -> Non
 
 
 def test_operator_sources_are_hashed_by_name_and_content(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
     (tmp_path / "b.cpp").write_text("b")
-    (tmp_path / "a.h").write_text("a")
+    (tmp_path / "torch" / "a.h").write_text("a")
     (tmp_path / "hidden.map").write_text("")
     first = hash_operator_sources(tmp_path)
     assert first["files"] == {
         name: hashlib.sha256(content).hexdigest()
-        for name, content in (("a.h", b"a"), ("b.cpp", b"b"), ("hidden.map", b""))
+        for name, content in (("b.cpp", b"b"), ("hidden.map", b""), ("torch/a.h", b"a"))
     }
     (tmp_path / "b.cpp.orig").write_text("not compiled")
     assert hash_operator_sources(tmp_path) == first
@@ -202,7 +203,9 @@ def test_operator_sources_are_hashed_by_name_and_content(tmp_path: Path) -> None
 def test_every_operator_source_of_this_checkout_is_hashed() -> None:
     csrc = Path(__file__).parents[2] / "wheels" / "fp4aot" / "csrc"
     assert {*hash_operator_sources(csrc)["files"]} == {
-        path.name for path in csrc.iterdir() if path.is_file()
+        str(path.relative_to(csrc))
+        for path in csrc.rglob("*")
+        if path.is_file() and path.parent.name != "modules"
     }
 
 

@@ -11,6 +11,8 @@ import pytest
 from packaging.version import Version
 
 from aot import estimates, pipeline, presets
+from aot.catalog import MODULES, Function
+from aot.codegen.flashinfer_functions import flashinfer_functions
 from aot.compile.job_list import JobList
 from aot.environment import FlashInferEnvironment
 from aot.errors import PlanError
@@ -108,16 +110,22 @@ def machine(
     environment = FlashInferEnvironment(site / "python", Version("0.7.2"), *(site,) * 5)
     monkeypatch.setattr(pipeline.environment, "ensure", lambda *_: environment)
     monkeypatch.setattr(pipeline.specs, "read", lambda *_: None)
+    (root / "a.cu").write_text("TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Run);\n")
     unit = Unit("a", "@FLASHINFER@/a.cu", "cuda", ("-arch=sm_120f",), "0" * 64)
+    functions = (Function("run", ("int",), operator="run"),)
+    csrc = tmp_path / "csrc"
+    (csrc / "operators").mkdir(parents=True)
+    (csrc / "operators" / "run.cpp").write_text("FP4AOT_OPERATOR(run, Run);\n")
     versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
 
     def plan(preset: presets.Preset, *others: object) -> tuple[BuildPlan, Roots]:
         images = ("9.0a",) if preset.lowered else ("12.0f",)
-        modules = (ModulePlan("m", "family", ("12.0f",), images, (unit,), ()),)
+        modules = (ModulePlan("m", "family", ("12.0f",), images, (unit,), functions),)
         lowering = digest() if preset.lowered else ""
         targets = {name for module in preset.modules for name in module.architectures}
         chosen.append((targets, others[-1]))
-        return BuildPlan(preset.name, versions, modules, (), (), lowering), Roots(*[root] * 6)
+        roots = Roots(*[root] * 6, operators=csrc)
+        return BuildPlan(preset.name, versions, modules, (), (), lowering), roots
 
     monkeypatch.setattr(pipeline, "make_plan", plan)
     return toolkit
@@ -170,6 +178,27 @@ def test_what_is_written_names_the_compiler_and_the_label(
     assert variables == {"FP4AOT_LOCAL_VERSION": label or ""}
     table = (tmp_path / "plan" / "kernel_entries.cpp").read_text()
     assert f"kernels_are_lowered = {'true' if label else 'false'};" in table
+    # The operators are the same whatever is planned.
+    functions = (tmp_path / "plan" / "flashinfer_functions.h").read_text()
+    assert functions == flashinfer_functions(MODULES)
+
+
+# Rows that fit nothing are refused before anything is compiled
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("csrc/operators/run.cpp", r"rows whose operators no source in .*csrc/operators"),
+        ("cuda/a.cu", r"m: no source exports run"),
+    ],
+)
+def test_a_row_without_its_operator_or_its_export_is_not_planned(
+    machine: Toolkit, tmp_path: Path, file: str, message: str
+) -> None:
+    (tmp_path / file).write_text("")
+    with pytest.raises(PlanError, match=message):
+        prepare("quick", tmp_path / "build")
 
 
 # What is written
@@ -191,7 +220,7 @@ def test_the_jobs_that_are_written_are_those_that_are_returned(
         assert listed.store.path(job).is_relative_to(prepared.folders.objects)
     assert jobs[0].name == "m/a"
     names = {job.name for job in jobs}
-    assert {"operators/kernel_entries", "operators/gemm"} <= names
+    assert {"operators/kernel_entries", "operators/run"} <= names
 
 
 def test_the_cache_runs_the_compilers(machine: Toolkit, tmp_path: Path) -> None:

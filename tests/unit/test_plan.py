@@ -40,7 +40,10 @@ QUICK = presets.PRESETS["quick"]
 LOWERED = Preset(
     "quick-lowered",
     "test only",
-    (QUICK.modules[0], dataclasses.replace(QUICK.modules[1], architectures=("9.0a",))),
+    (
+        QUICK.modules[0],
+        *(dataclasses.replace(module, architectures=("9.0a",)) for module in QUICK.modules[1:]),
+    ),
     lowered=True,
 )
 
@@ -60,6 +63,7 @@ class Machine:
             "csrc/thop/quantize.cpp": "int quantize();\n",
             "csrc/kernels/quantization.cu": "__global__ void quantize();\n",
             "csrc/fp4_kv_dequantization.cu": "__global__ void dequantize();\n",
+            "csrc/page.cu": "__global__ void append();\n",
         }
         self.flags = {
             "csrc/thop/quantize.cpp": ["-std=c++17", *self.includes()],
@@ -69,6 +73,7 @@ class Machine:
                 *("-O3", "-DENABLE_FP4", "-gencode=arch=compute_120f,code=sm_120f"),
             ],
             "csrc/fp4_kv_dequantization.cu": ["-O3", "-use_fast_math"],
+            "csrc/page.cu": ["-O3"],
         }
 
     def includes(self) -> list[str]:
@@ -119,7 +124,7 @@ class Machine:
         return SourceUnit(path, tuple(self.flags[name]))
 
     def specifications(self, version: str = "0.7.2") -> SpecificationSet:
-        *quantization, kv_dequantization = map(self.unit, self.files)
+        *quantization, kv_dequantization, page = map(self.unit, self.files)
         return SpecificationSet(
             flashinfer_version=version,
             python_include=self.python_include,
@@ -127,6 +132,7 @@ class Machine:
             specifications=(
                 Specification(QUICK.modules[0].name, tuple(quantization)),
                 Specification(QUICK.modules[1].name, (kv_dequantization,)),
+                Specification(QUICK.modules[2].name, (page,)),
             ),
         )
 
@@ -169,10 +175,10 @@ def _render_sources(machine: Machine, workspace: Path) -> SpecificationSet:
     rendered.parent.mkdir(parents=True)
     rendered.write_text("INSTANTIATE(half, 128, 64, 128)\n")
     found = machine.specifications()
-    quantization, kv = found.specifications
+    quantization, kv, page = found.specifications
     unit = SourceUnit(rendered, ("-O3", f"-I{workspace}/.cache/include"))
     kv = dataclasses.replace(kv, units=(*kv.units, unit))
-    return dataclasses.replace(found, workspace=workspace, specifications=(quantization, kv))
+    return dataclasses.replace(found, workspace=workspace, specifications=(quantization, kv, page))
 
 
 def test_rendered_sources_make_the_same_plan_in_any_build_folder(
@@ -313,7 +319,7 @@ def test_flashinfers_flags_come_first_all_of_them_and_in_order(machine: Machine)
             strict=True,
         )
     )
-    assert len(pairs) == 3
+    assert len(pairs) == 4
     for theirs, ours in pairs:
         added = (
             [f"-Xcompiler={flag}" for flag in ADDED_HOST_FLAGS]
@@ -426,7 +432,7 @@ def test_a_part_of_a_preset_is_another_plan(machine: Machine) -> None:
     kv = presets.PRESETS["quick"].modules[1]
     assert kv.architectures == ("9.0a", "12.0f")
     part = narrowed(QUICK, ["12.0f"])
-    assert len(part.modules) == 2
+    assert len(part.modules) == len(QUICK.modules)
     assert machine.plan(preset=part).hash != machine.plan().hash
     assert [str(one) for one in machine.plan(preset=part).architectures] == ["12.0f"]
 
@@ -465,10 +471,12 @@ def test_a_plan_names_what_its_library_runs_on(machine: Machine, name: str) -> N
 def test_images_are_what_the_targets_are_lowered_to(machine: Machine) -> None:
     modules = tuple(
         dataclasses.replace(row, architectures=targets)
-        for row, targets in zip(QUICK.modules, (("10.0a",), ("8.0", "12.0f")), strict=True)
+        for row, targets in zip(
+            QUICK.modules, (("10.0a",), ("8.0", "12.0f"), ("8.0",)), strict=True
+        )
     )
     plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=modules))
-    quantization, kv = plan.modules
+    quantization, kv, _ = plan.modules
     assert (quantization.architectures, quantization.images) == (("10.0a",), ("9.0a",))
     assert (kv.architectures, kv.images) == (("8.0", "12.0f"), ("8.0", "9.0a"))
     assert quantization.targets == "9.0a (lowered from 10.0a)"
@@ -477,16 +485,16 @@ def test_images_are_what_the_targets_are_lowered_to(machine: Machine) -> None:
 
 def test_what_is_not_lowered_has_the_images_that_it_is_compiled_for(machine: Machine) -> None:
     plan = machine.plan()
-    assert [module.images for module in plan.modules] == [("12.0f",), ("9.0a", "12.0f")]
-    assert [module.targets for module in plan.modules] == ["12.0f", "9.0a 12.0f"]
+    assert [module.images for module in plan.modules] == [("12.0f",), *2 * [("9.0a", "12.0f")]]
+    assert [module.targets for module in plan.modules] == ["12.0f", "9.0a 12.0f", "9.0a 12.0f"]
     assert plan.lowering == ""
     assert plan.compiler == plan.versions.cuda_compiler == "13.0.88"
 
 
 def test_what_hopper_and_older_devices_run_stays_as_it_is(machine: Machine) -> None:
-    quantization, kv = QUICK.modules
+    quantization, kv, page = LOWERED.modules
     kv = dataclasses.replace(kv, architectures=("8.0", "9.0a"))
-    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=(quantization, kv)))
+    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=(quantization, kv, page)))
     assert plan.modules[0].images == ("9.0a",)
     assert plan.modules[1].images == plan.modules[1].architectures == ("8.0", "9.0a")
     assert plan.modules[1].targets == "8.0 9.0a"
@@ -522,8 +530,8 @@ def test_a_lowered_plan_survives_its_file(machine: Machine) -> None:
 
 @pytest.mark.parametrize("target", ["10.3a", "11.0a", "12.0a", "12.1a"])
 def test_what_cannot_be_lowered_is_refused_by_name(machine: Machine, target: str) -> None:
-    quantization, kv = QUICK.modules
-    modules = (dataclasses.replace(quantization, architectures=(target,)), kv)
+    quantization, *others = QUICK.modules
+    modules = (dataclasses.replace(quantization, architectures=(target,)), *others)
     preset = dataclasses.replace(LOWERED, modules=modules)
     toolkit = machine.toolkit(targets=(*TARGETS, Architecture.parse(target)))
     with pytest.raises(PlanError) as caught:
@@ -542,8 +550,8 @@ def test_what_cannot_be_lowered_is_refused_by_name(machine: Machine, target: str
 def test_two_targets_that_are_lowered_to_the_same_are_refused(
     machine: Machine, targets: tuple[str, str]
 ) -> None:
-    quantization, kv = QUICK.modules
-    modules = (quantization, dataclasses.replace(kv, architectures=targets))
+    quantization, kv, page = LOWERED.modules
+    modules = (quantization, dataclasses.replace(kv, architectures=targets), page)
     preset = dataclasses.replace(LOWERED, modules=modules)
     with pytest.raises(PlanError, match=f"{kv.name}: several of .* are lowered to the same"):
         make_plan(preset, machine.specifications(), machine.environment(), machine.toolkit())

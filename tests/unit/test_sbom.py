@@ -11,14 +11,14 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from aot.catalog import quantization
 from aot.diff.wheel import _components
 from aot.errors import BuildError
 from aot.manifest import Compilers
 from aot.plan import BuildPlan, ModulePlan, Roots, Versions
+from aot.presets import PRESETS
 from aot.sbom import make_sbom, parts
 
-ROW = quantization("12.0f")
+ROW = PRESETS["quick"].modules[0]
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15.post2", "13.0", "13.0.88", "2.10", "2.13.0"),

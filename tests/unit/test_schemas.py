@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from aot import steps
-from aot.catalog import Function, gemm, kv_dequantization, kv_quantization, quantization
+from aot.catalog import Function
 from aot.errors import BuildError
 from aot.plan import BuildPlan, ModulePlan, Versions
+from aot.presets import PRESETS
 from aot.schemas import CompiledSchema, check_schemas, parse_probe, type_name
 
 # As the probe of real builds prints them: FlashInfer 0.7.2.
@@ -42,12 +43,7 @@ REAL_OUTPUT = (
     r'\"named_args\":{\"return\":[{\"type\":\"int\"}],\"params\":[]}}"}}'
     "\n"
 )
-ROWS = (
-    quantization("12.0f"),
-    kv_quantization("12.0f"),
-    kv_dequantization("9.0a", "12.0f"),
-    gemm("sm120", "12.0f"),
-)
+ROWS = PRESETS["dense-12.0f"].modules
 PLAN = BuildPlan(
     preset="quick",
     versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from aot.catalog import quantization
 from aot.files import write_json
 from aot.manifest import Compilers, hash_operator_sources, make_manifest, make_provenance
 from aot.plan import BuildPlan, ModulePlan, Unit, Versions
+from aot.presets import PRESETS
 from fp4aot import __main__ as commands
 from fp4aot import _verify
 from fp4aot._verify import CAUSES, Problem, hash_of_sources, verify
 
-ROW = quantization("12.0f")
+ROW = PRESETS["quick"].modules[0]
 UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3",), "a" * 64)
 PLAN = BuildPlan(
     preset="quick",
@@ -65,7 +65,7 @@ class Installation:
 def installed(tmp_path: Path) -> Installation:
     result = Installation(tmp_path / "site")
     csrc = tmp_path / "csrc"
-    for folder in (result.package / "_checks", result.record.parent, csrc):
+    for folder in (result.package / "operators", result.record.parent, csrc):
         folder.mkdir(parents=True)
     (csrc / "gemm.cpp").write_text("int gemm;")
     (csrc / "gemm.h").write_text("")
@@ -77,7 +77,7 @@ def installed(tmp_path: Path) -> Installation:
     )
     write_json(result.package / "_provenance.json", provenance)
     (result.package / "__init__.py").write_text("raise ImportError('never imported')\n")
-    (result.package / "_checks" / "a, b.py").write_text("x = 1\n")
+    (result.package / "operators" / "a, b.py").write_text("x = 1\n")
     (result.record.parent / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: fp4aot\nVersion: 1.0\n"
     )
@@ -110,7 +110,7 @@ def test_what_pip_has_installed_is_the_wheel(installed: Installation) -> None:
 # Files and RECORD
 
 
-@pytest.mark.parametrize("name", ["fp4aot/__init__.py", "fp4aot/_checks/a, b.py"])
+@pytest.mark.parametrize("name", ["fp4aot/__init__.py", "fp4aot/operators/a, b.py"])
 def test_a_changed_file(installed: Installation, name: str) -> None:
     path = installed.site / name
     path.write_bytes(path.read_bytes()[:-1] + b"!")  # the same size
@@ -130,17 +130,17 @@ def test_changed_metadata(installed: Installation) -> None:
 
 
 def test_a_missing_file(installed: Installation) -> None:
-    (installed.package / "_checks" / "a, b.py").unlink()
-    assert problems(installed) == [(_verify.MISSING, "fp4aot/_checks/a, b.py")]
+    (installed.package / "operators" / "a, b.py").unlink()
+    assert problems(installed) == [(_verify.MISSING, "fp4aot/operators/a, b.py")]
 
 
 def test_an_extra_file(installed: Installation) -> None:
-    (installed.package / "_checks" / "left.py").write_text("")
+    (installed.package / "operators" / "left.py").write_text("")
     (installed.package / "old").mkdir()
     (installed.package / "old" / "libold.so").write_text("")
     assert problems(installed) == [
-        (_verify.EXTRA, "fp4aot/_checks/left.py"),
         (_verify.EXTRA, "fp4aot/old/libold.so"),
+        (_verify.EXTRA, "fp4aot/operators/left.py"),
     ]
 
 
