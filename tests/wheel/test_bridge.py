@@ -21,7 +21,7 @@ PROGRAM = r"""
 #include <tvm/ffi/function.h>
 #include <cstdio>
 #include <stdexcept>
-#include "tvm_ffi_call.h"
+#include "flashinfer/function.h"
 
 void always_fails(int64_t number, bool flag) {
   TVM_FFI_THROW(ValueError) << "cannot take " << number << (flag ? " with" : " without") << " flag";
@@ -30,18 +30,26 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(always_fails, always_fails);
 void never_fails(int64_t number) {}
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(never_fails, never_fails);
 
+// Where the build generates types from the catalogue, no wrong number of arguments compiles.
+struct Anything {
+  template <typename Signature>
+  static constexpr bool takes = true;
+};
+
 int main() {
+  const fp4aot::Kernel<Anything> fails(__tvm_ffi_always_fails, "some_operator");
   for (int64_t i = 0; i < 3; ++i) {
     try {
-      fp4aot::call_flashinfer(__tvm_ffi_always_fails, "some_operator", i, i == 1);
+      fails(i, i == 1);
       return 1;
     } catch (const std::runtime_error& error) {
       std::puts(error.what());
     }
   }
-  fp4aot::call_flashinfer(__tvm_ffi_never_fails, "some_operator", int64_t{7});
+  const fp4aot::Kernel<Anything> succeeds(__tvm_ffi_never_fails, "some_operator");
+  succeeds(int64_t{7});
   try {
-    fp4aot::call_flashinfer(__tvm_ffi_never_fails, "some_operator", true, false);
+    succeeds(true, false);
     return 1;
   } catch (const std::runtime_error& error) {
     std::puts(error.what());
@@ -57,11 +65,11 @@ def output(tmp_path_factory) -> list[str]:
     roots = json.loads((BUILD / "wheel/plan/roots.json").read_text())
     site_packages = Path(roots["torch"]).parent
     jobs = JobList.from_json(json.loads((BUILD / "wheel/plan/jobs.json").read_text()))
-    calls = [jobs.store.path(job) for job in jobs.jobs if job.name == "operators/tvm_ffi_call"]
+    calls = [jobs.store.path(job) for job in jobs.jobs if job.name == "operators/function"]
     (folder / "main.cpp").write_text(PROGRAM)
     includes = [site_packages / "torch/include", site_packages / "tvm_ffi/include"]
     command = [
-        *("g++", "-std=c++17", "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
+        *("g++", "-std=c++20", "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
         *(f"-isystem{path}" for path in includes),
         f"-I{ROOT / 'wheels/fp4aot/csrc'}",
         *(folder / "main.cpp", *calls, BUILD / "wheel/libtvm_ffi.a"),

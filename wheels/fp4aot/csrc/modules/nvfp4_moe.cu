@@ -6,6 +6,7 @@
 #include <tvm/ffi/function.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -80,21 +81,23 @@ std::unique_ptr<kernels::CutlassMoeFCRunnerInterface> make_runner(bool quantized
 // made, on the first call; it is never taken away, for a captured graph may need what it launched.
 Runner& runner_for(bool bfloat16, bool quantized_input, bool fused_finalize) {
   constexpr size_t kDevices = 64;
-  static std::array<std::array<std::unique_ptr<Runner>, 8>, kDevices> runners;
+  static std::array<std::array<std::atomic<Runner*>, 8>, kDevices> runners{};
   static std::mutex mutex;
   int device = 0;
   common::check_cuda_error(cudaGetDevice(&device));
   TVM_FFI_CHECK(static_cast<size_t>(device) < kDevices, RuntimeError)
       << "device cuda:" << device << " is beyond the " << kDevices << " that are supported";
   const size_t kind = (bfloat16 ? 4 : 0) + (quantized_input ? 2 : 0) + (fused_finalize ? 1 : 0);
+  std::atomic<Runner*>& slot = runners[device][kind];
+  if (Runner* found = slot.load(std::memory_order_acquire)) return *found;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Runner>& runner = runners[device][kind];
-  if (runner == nullptr) {
-    runner = std::make_unique<Runner>(
-        bfloat16 ? make_runner<__nv_bfloat16>(quantized_input) : make_runner<half>(quantized_input),
-        fused_finalize);
+  if (slot.load(std::memory_order_relaxed) == nullptr) {
+    slot.store(new Runner(bfloat16 ? make_runner<__nv_bfloat16>(quantized_input)
+                                   : make_runner<half>(quantized_input),
+                          fused_finalize),
+               std::memory_order_release);
   }
-  return *runner;
+  return *slot.load(std::memory_order_relaxed);
 }
 
 struct Sizes {
