@@ -95,6 +95,11 @@ def calls(device: str) -> dict[str, Callable[[Any], Any]]:
     cache_scales = tuple(page_scales.to(device) for _ in range(2))
     tables = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32, device=device)
     lengths = torch.tensor([20, 17], dtype=torch.int32, device=device)
+    rows_to_append = random(3, 2, 64)
+    requests, positions, request_starts, last_page_lengths = (
+        torch.tensor(numbers, dtype=torch.int32, device=device)
+        for numbers in ([0, 1, 1], [19, 15, 16], [0, 2, 4], [4, 1])
+    )
     dense = [torch.full((2, 32, 2, 64), 7.0, device=device).bfloat16() for _ in range(2)]
     grouped, group_scales = fp4aot.fp4_quantize(random(8, 256), scale)
     group_weights, group_weight_scales = fp4aot.fp4_quantize(random(128, 256), scale)
@@ -124,6 +129,11 @@ def calls(device: str) -> dict[str, Callable[[Any], Any]]:
         "nvfp4_kv_dequantize": lambda f: f(kv_values, kv_scales, scale),
         "nvfp4_kv_dequantize_paged": lambda f: f(
             cache, cache_scales, tables, lengths, scale, scale, dense[0], dense[1]
+        ),
+        "nvfp4_quantize_append_paged_kv_cache": lambda f: f(
+            *(rows_to_append, rows_to_append, requests, positions, cache),
+            tuple(one.view(torch.float8_e4m3fn) for one in cache_scales),
+            *(tables.reshape(-1), request_starts, last_page_lengths, 0.5, 2.0),
         ),
         "mm_fp4": lambda f: f(
             values, weights.T, scales, weight_scales.T, scale, torch.bfloat16, backend="cutlass"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import types
 
 import pytest
 import torch
 
-from fp4aot.integrations._flashinfer import group_gemm, inspection, moe
-from fp4aot.integrations._flashinfer.call import Context, Original
+from fp4aot.integrations._flashinfer import inspection, moe, table
+from fp4aot.integrations._flashinfer.call import Context, replace
 
 
 class Newest(enum.IntEnum):
@@ -56,44 +57,52 @@ ADDED = "clamped_relu2_limit=None, situ_beta=None, situ_linear_beta=None, backen
 GROUPS = "a, b, a_scale, b_scale, m_indptr, alpha=None, tile_m=128, tile_n=128, tile_k=128, "
 MX_GROUPS = "a, b, a_scale, b_scale, m_indptr, mma_sm=1, tile_m=128, tile_n=128, tile_k=128, "
 VERSIONS = {
-    "experts 0.6.8": (moe.cutlass_fused_moe, EXPERTS + AFTER),
+    "experts 0.6.8": ("cutlass_fused_moe", EXPERTS + AFTER),
     "experts 0.6.18": (
-        moe.cutlass_fused_moe,
+        "cutlass_fused_moe",
         f"{EXPERTS}use_wfp4afp8_humming=False, {AFTER}, {LAST}",
     ),
     "experts 0.7.2": (
-        moe.cutlass_fused_moe,
+        "cutlass_fused_moe",
         f"{EXPERTS}use_wfp4afp8_humming=False, {AFTER}, {LAST}, *, {ADDED}",
     ),
-    "groups 0.6.8": (
-        group_gemm.group_gemm_nvfp4_nt_groupwise,
-        GROUPS + "out=None, out_dtype=None",
-    ),
+    "groups 0.6.8": ("group_gemm_nvfp4_nt_groupwise", GROUPS + "out=None, out_dtype=None"),
     "groups 0.6.12": (
-        group_gemm.group_gemm_nvfp4_nt_groupwise,
+        "group_gemm_nvfp4_nt_groupwise",
         GROUPS + "swap_ab=True, out=None, out_dtype=None",
     ),
     "groups of MXFP8": (
-        group_gemm.group_gemm_mxfp8_mxfp4_nt_groupwise,
+        "group_gemm_mxfp8_mxfp4_nt_groupwise",
         MX_GROUPS + "swap_ab=True, out=None, out_dtype=None",
     ),
 }
 
 
-@pytest.mark.parametrize(("make", "parameters"), VERSIONS.values(), ids=VERSIONS)
-def test_arguments_go_on_as_they_came_in_each_versions_order(make, parameters):
-    """All of them by position, each with a value of its own."""
+@pytest.fixture(params=VERSIONS.values(), ids=VERSIONS)
+def version(request):
+    """FlashInfer's function, which returns its arguments, and our route for it."""
+    name, parameters = request.param
     parameters += ", something=None" if "*" in parameters else ", *, something=None"
-    namespace: dict = {"__name__": "flashinfer.x"}
+    namespace: dict = {}
     exec(f"def f({parameters}): return dict(locals())", namespace)
-    original = namespace["f"]
-    routed = make(Original.of(original), Context(("auto",), None, None, moves_to_gpu=False))
-    assert inspection.difference(original, routed, ("something",)) == ""
+    (row,) = (row for row in table.PUBLIC_FUNCTIONS if row.name == name)
+    route = row.make(namespace["f"], Context(("auto",), None, None, moves_to_gpu=False))
+    assert inspection.difference(namespace["f"], route) == ""
+    return namespace["f"], route
 
+
+def arguments_of(original, passed):
+    """The same by position as far as that goes."""
     described = inspect.signature(original).parameters
     positional = [n for n, p in described.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    rest = [n for n, p in described.items() if p.kind is p.KEYWORD_ONLY]
-    passed: dict = {name: object() for name in (*positional, *rest)}
+    keywords = {name: value for name, value in passed.items() if name not in positional}
+    return [passed[name] for name in positional], keywords
+
+
+def test_arguments_go_on_as_they_came_in_each_versions_order(version):
+    """All of them by position, each with a value of its own."""
+    original, route = version
+    passed: dict = {name: object() for name in inspect.signature(original).parameters}
     # Not NVFP4, and with a keyword that asks for something.
     passed |= {"something": 1}
     if "activation_type" in passed:
@@ -101,17 +110,22 @@ def test_arguments_go_on_as_they_came_in_each_versions_order(make, parameters):
             "activation_type": 5,
             "fc1_expert_weights": types.SimpleNamespace(dtype=torch.uint8),
         }
-    keywords = {name: passed[name] for name in rest}
-    assert routed(*(passed[name] for name in positional), **keywords) == passed
+    positional, keywords = arguments_of(original, passed)
+    assert replace(original, route)(*positional, **keywords) == passed
 
 
-def test_another_order_is_noticed():
-    """The argument that 0.6.18 put between others."""
-    _, parameters = VERSIONS["experts 0.6.18"]
-    namespace: dict = {"__name__": "flashinfer.x"}
-    exec(f"def f({parameters}): pass", namespace)
-    exec(f"def g({EXPERTS}{AFTER}): pass", namespace)
-    described = Original.of(namespace["f"])
-    routed = moe.cutlass_fused_moe(described, Context(("auto",), None, None, moves_to_gpu=False))
-    found = inspection.difference(namespace["g"], routed, ())
-    assert found == "parameter 26 is tune_max_num_tokens, not use_wfp4afp8_humming"
+def test_arguments_reach_the_operator_in_each_versions_order(version):
+    original, route = version
+    described = inspect.signature(original).parameters
+    taken = {name: object() for name in described if name in route.defaults()}
+    passed = {name: one.default for name, one in described.items()} | taken
+    answers: list = []
+
+    @functools.wraps(route.answer)
+    def answer(*arguments, **named):
+        bound = inspect.signature(route.answer).bind(*arguments, **named).arguments
+        answers.append(bound["values"] if route.function else bound)
+
+    positional, keywords = arguments_of(original, passed)
+    replace(original, route._replace(answer=answer))(*positional, **keywords)
+    assert answers == [taken]

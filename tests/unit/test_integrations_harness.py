@@ -80,7 +80,7 @@ GOOD = {
     "side": "plugin",
     "device": "cuda",
     "graphs": "compile",
-    "bound": "fp4aot.integrations._flashinfer.quantize, sglang's operator",
+    "bound": "fp4aot.integrations._flashinfer.call, sglang's operator",
     "sizes": [4, 8],
     "traces": True,
     "error": "",
@@ -161,7 +161,7 @@ def test_the_start_must_show_what_stock_does():
 EXPERTS = {
     "side": "plugin",
     "device": "cpu",
-    "bound": "fp4aot.integrations._flashinfer.moe",
+    "bound": "fp4aot.integrations._flashinfer.call",
     "seconds": {"sglang": 7.0, "first result": 7.25},
     "cases": dict.fromkeys(run.MOE_CASES, "right"),
     "events": {},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_results_are_those_of_the_operators_in_flashinfers_form(with_flashinfer):
@@ -186,6 +189,52 @@ exported = torch.export.export(
 x = random(50, 256)
 assert same(tuple(exported.module()(x)), layer(x))
 """)
+
+
+def test_each_of_them_is_traced_as_one_graph(with_flashinfer):
+    """Through a module's attribute, by position and by name."""
+    with_flashinfer(
+        """
+import flashinfer
+from integrations.start import calls
+signatures = {row.name: inspect.signature(getattr(sys.modules[row.module], row.name))
+              for row in table.PUBLIC_FUNCTIONS}
+assert integration.enable().active
+graphs = []
+def backend(module, inputs):
+    graphs.append(module)
+    return module.forward
+
+made = calls("cpu")
+for row in table.PUBLIC_FUNCTIONS:
+    name, module = row.name, sys.modules[row.module]
+    recorded = made[name](lambda *arguments, **keywords: (arguments, keywords))
+    by_name = signatures[name].bind(*recorded[0], **recorded[1]).arguments
+    for arguments, keywords in (recorded, ((), by_name)):
+        def call():
+            return getattr(module, name)(*arguments, **keywords)
+        buffers = [by_name[one] for one in ("output_k", "output_v") if one in by_name]
+        if name == "nvfp4_quantize_append_paged_kv_cache":
+            buffers = [*by_name["paged_kv_cache"], *by_name["kv_cache_sf"]]
+        def filled():
+            for buffer in buffers:
+                buffer.fill_(7)  # Some of it is not written.
+        filled()
+        expected = call()
+        written = [one.clone() for one in buffers]
+        filled()
+        torch._dynamo.reset()
+        graphs.clear()
+        result = torch.compile(call, fullgraph=True, backend=backend)()
+        if name == "cutlass_fused_moe_workspace_size":
+            # A number, which needs no graph.
+            assert result == expected and not graphs
+        else:
+            assert buffers or same(result, expected), name
+            assert same(buffers, written) and len(graphs) == 1, (name, len(graphs))
+""",
+        path=(TESTS,),
+    )
 
 
 def test_the_recipe_of_the_environment_is_the_default(with_flashinfer):

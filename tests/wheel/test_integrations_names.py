@@ -35,8 +35,12 @@ assert all(vars(flashinfer)[name] is value for name, value in rest.items())
 # What callers look at besides calling.
 assert mm_fp4.is_backend_supported("cutlass", 120) and mm_fp4.__name__ == "mm_fp4"
 assert mm_fp4.__doc__ == originals["mm_fp4"].__doc__
-for name in ("nvfp4_kv_quantize", "mm_fp4", "nvfp4_kv_dequantize"):
-    assert inspect.signature(getattr(flashinfer, name)) == signatures[name]
+def same_signatures():
+    found = {row.name: getattr(sys.modules[row.module], row.name) for row in table.PUBLIC_FUNCTIONS}
+    for name, function in found.items():
+        assert inspect.signature(function) == signatures[name], name
+        assert (function is originals[name]) is not integration.status().active, name
+same_signatures()
 assert quantize.fi_trace is originals["fp4_quantize"].fi_trace
 flashinfer.get_fp4_quantization_module.cache_clear()
 
@@ -51,6 +55,7 @@ assert late.mine is quantize
 
 report = integration.disable()
 assert not report.active and not report.problems
+same_signatures()
 assert late.mine is originals["fp4_quantize"] and late.mm_fp4 is originals["mm_fp4"]
 after = bindings(originals.values())
 assert {place: after[place] for place in before} == before

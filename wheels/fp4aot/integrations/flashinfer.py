@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +29,8 @@ import fp4aot
 from fp4aot._library import release
 from fp4aot._manifest import Manifest
 from fp4aot.integrations import devices, rebinding, versions
-from fp4aot.integrations._flashinfer import coverage, inspection, table
-from fp4aot.integrations._flashinfer.call import Context, Function, Original
+from fp4aot.integrations._flashinfer import call, coverage, inspection, table
+from fp4aot.integrations._flashinfer.call import Context, Function
 from fp4aot.integrations.errors import IntegrationError
 from fp4aot.integrations.import_hook import AfterImport
 from fp4aot.integrations.report import Kept, Report
@@ -312,24 +313,29 @@ def _make_route(
         if release(version) < table.OLDEST_WITH_GETTERS:
             raise _StaysError(f"other arguments in FlashInfer {version}")
         return _Route(row.module, row.name, original, row.make(original, context))
-    replacement = row.make(Original.of(original), context)
-    difference = inspection.difference(original, replacement, row.keywords)
+    route = row.make(original, context)
+    difference = inspection.difference(original, route)
     if difference:
         raise _StaysError(f"other parameters in FlashInfer {version}: {difference}")
+    replacement = call.replace(original, route)
     _dress(replacement, original)
     return _Route(row.module, row.name, original, replacement)
 
 
-def _dress(replacement: Function, original: Callable[..., Any]) -> None:
-    """Give a replacement the original's name, documentation and attributes.
+def _dress(replacement: Function, original: Function) -> None:
+    """Give a replacement the original's name, documentation, signature and attributes.
 
     The attributes are shared and not copied: FlashInfer's decorators set some during a call, and
-    its code reads them by the function's global name, which is the replacement's from now on.
+    its code reads them by the function's global name, which is the replacement's from now on. The
+    signature is one of them, and as true of the original.
     """
+    signature = inspect.signature(original)
     replacement.__name__ = original.__name__
     replacement.__qualname__ = original.__qualname__
     replacement.__doc__ = original.__doc__
     replacement.__dict__ = original.__dict__
+    if inspect.signature(replacement) != signature:
+        vars(replacement)["__signature__"] = signature
 
 
 def _wait_for_import() -> bool:

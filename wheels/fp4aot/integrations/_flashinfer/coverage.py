@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fp4aot import _manifest, _registration
+from fp4aot import _manifest
 from fp4aot.integrations.devices import Capability
+from fp4aot.operators import DEVICE_OPERATORS
 
 
 def why_not(
@@ -32,7 +33,7 @@ def why_not(
     absent = [operator for operator in operators if not _is_held(manifest, operator)]
     if absent:
         return "not in this wheel"
-    compiled = [name for name in operators if name in _registration.DEVICE_OPERATORS]
+    compiled = [name for name in operators if name in DEVICE_OPERATORS]
     if not compiled or capabilities is None:
         return ""
     covered = {
@@ -49,7 +50,7 @@ def why_not(
 
 
 def _is_held(manifest: _manifest.Manifest, operator: str) -> bool:
-    if operator in _registration.DEVICE_OPERATORS:
+    if operator in DEVICE_OPERATORS:
         return bool(manifest.targets_of(operator))
     return any(operator in dict(module.functions).values() for module in manifest.modules)
 

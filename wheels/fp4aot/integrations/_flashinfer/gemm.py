@@ -1,4 +1,4 @@
-"""Replacement of FlashInfer's FP4 matrix multiplication."""
+"""The route of FlashInfer's FP4 matrix multiplication."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ from typing import Any
 
 import torch
 
-from fp4aot.integrations._flashinfer.call import (
-    Context,
-    Function,
-    Original,
-    asks_for_more,
-    forwarder,
-)
+from fp4aot.integrations._flashinfer.call import Context, Function, Route
 
 
-def mm_fp4(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.mm_fp4`."""
-    forward = forwarder(original)
+def mm_fp4(original: Function, context: Context) -> Route:
+    """Make the route of `flashinfer.mm_fp4`: NVFP4 alone."""
     backends = context.backends
+    operator = torch.ops.fp4aot.mm_fp4.default
+    operator_out = torch.ops.fp4aot.mm_fp4.out
 
-    def routed(
+    def answer(
         a: torch.Tensor,
         b: torch.Tensor,
         a_descale: torch.Tensor,
@@ -30,10 +25,9 @@ def mm_fp4(original: Original, context: Context) -> Function:
         out: torch.Tensor | None = None,
         block_size: int = 16,
         use_8x4_sf_layout: bool = False,
-        backend: str = original.backend,
+        backend: str = "auto",
         use_nvfp4: bool = True,
         enable_pdl: bool = True,
-        **more: Any,
     ) -> Any:
         if (
             backend not in backends
@@ -48,26 +42,11 @@ def mm_fp4(original: Original, context: Context) -> Function:
             # K and N; K is packed by two.
             or a.shape[1] % 16 != 0
             or b.shape[1] % 32 != 0
-            or asks_for_more(more)
         ):
-            return forward(
-                more,
-                a=a,
-                b=b,
-                a_descale=a_descale,
-                b_descale=b_descale,
-                alpha=alpha,
-                out_dtype=out_dtype,
-                out=out,
-                block_size=block_size,
-                use_8x4_sf_layout=use_8x4_sf_layout,
-                backend=backend,
-                use_nvfp4=use_nvfp4,
-                enable_pdl=enable_pdl,
-            )
+            return NotImplemented
         if out is None:
-            return torch.ops.fp4aot.mm_fp4.default(a, b, a_descale, b_descale, alpha, out_dtype, -1)
-        torch.ops.fp4aot.mm_fp4.out(a, b, a_descale, b_descale, alpha, -1, out=out)
+            return operator(a, b, a_descale, b_descale, alpha, out_dtype, -1)
+        operator_out(a, b, a_descale, b_descale, alpha, -1, out=out)
         return out
 
-    return routed
+    return Route(answer)

@@ -1,4 +1,4 @@
-"""Whether a function is FlashInfer's own, and takes what its replacement takes."""
+"""Whether a function is FlashInfer's own, and has the parameters that an operator needs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-# Defaults that differ between versions, and that the replacement takes from the original.
-_TAKEN_OVER = ("backend", "nvfp4_4over6")
+from fp4aot.integrations._flashinfer.call import REQUIRED, Route
 
 
 def owner(function: Any) -> str:
@@ -30,49 +29,23 @@ def is_flashinfers(function: Any) -> bool:
     return owner(function).split(".")[0] == "flashinfer"
 
 
-def difference(
-    original: Callable[..., Any], replacement: Callable[..., Any], keywords: tuple[str, ...]
-) -> str:
-    """Say how an original's parameters differ from what its replacement takes.
-
-    Empty when all calls of the original are calls of the replacement: the original has the same
-    parameters with the same defaults, or the first of them, the others perhaps as keywords.
+def difference(original: Callable[..., Any], route: Route) -> str:
+    """Say why calls of a function cannot be taken by name; empty when they can.
 
     Parameters
     ----------
-    original, replacement
-        The functions.
-    keywords
-        Keyword-only parameters of the original that the replacement hands on.
+    original
+        FlashInfer's function.
+    route
+        What is to take its calls.
     """
     theirs = inspect.signature(original).parameters
-    ours = {
-        name: parameter
-        for name, parameter in inspect.signature(replacement).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    }
-    positional = [n for n, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    for position, (name, expected) in enumerate(zip(positional, ours, strict=False)):
-        if name != expected:
-            return f"parameter {position} is {name}, not {expected}"
-    if len(positional) > len(ours):
-        return f"it has a parameter {positional[len(ours)]}"
     for name, parameter in theirs.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            return f"it takes {name} by position alone"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return f"it takes *{name}"
-        if name in ours:
-            if name not in _TAKEN_OVER and not _same(parameter.default, ours[name].default):
-                return f"the default of {name} is {parameter.default!r}"
-        elif name not in keywords:
-            return f"it has a parameter {name}"
-    for name, parameter in ours.items():
-        if name not in theirs and parameter.default is parameter.empty:
+    for name, default in route.defaults().items():
+        if name not in theirs and default is REQUIRED:
             return f"it has no parameter {name}"
     return ""
-
-
-def _same(left: Any, right: Any) -> bool:
-    # Enumerations of integers are equal to their numbers, and True to 1: the kind counts too.
-    return bool(
-        left is right or (isinstance(left, bool) == isinstance(right, bool) and left == right)
-    )

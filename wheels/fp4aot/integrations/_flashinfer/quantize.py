@@ -1,34 +1,28 @@
-"""Replacements of FlashInfer's quantization functions.
+"""The routes of FlashInfer's quantization functions.
 
-Each is made for the function that it replaces, takes its arguments, gives its results, and goes to
-the wheel or to FlashInfer by conditions that Dynamo evaluates while it traces.
+Dynamo evaluates their conditions while it traces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fp4aot import _recipes, quantization
-from fp4aot.integrations._flashinfer.call import (
-    Context,
-    Function,
-    Original,
-    asks_for_more,
-    forwarder,
-)
+from fp4aot import _recipes, batched_quantization, quantization
+from fp4aot.integrations._flashinfer.call import Context, Function, Route
 
 _FP8 = torch.float8_e4m3fn
 
 
-def fp4_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.fp4_quantize`."""
-    forward = forwarder(original)
+def fp4_quantize(original: Function, context: Context) -> Route:
+    """Make the route of `flashinfer.fp4_quantize`."""
     backends, omitted = context.backends, context.omitted
     default = _recipes.recipe_code("fp4_quantize", "recipe", context.recipe)
+    operator = torch.ops.fp4aot.fp4_quantize.default
 
-    def routed(
+    def answer(
         input: torch.Tensor,
         global_scale: torch.Tensor | None = None,
         sf_vec_size: int = 16,
@@ -37,24 +31,11 @@ def fp4_quantize(original: Original, context: Context) -> Function:
         is_sf_8x4_layout: bool = False,
         is_global_scale_inversed: bool = False,
         enable_pdl: bool | None = None,
-        backend: str = original.backend,
+        backend: str = "cuda",
         nvfp4_4over6: Any = omitted,
-        **more: Any,
     ) -> Any:
-        if backend not in backends or asks_for_more(more):
-            return forward(
-                more,
-                input=input,
-                global_scale=global_scale,
-                sf_vec_size=sf_vec_size,
-                sf_use_ue8m0=sf_use_ue8m0,
-                is_sf_swizzled_layout=is_sf_swizzled_layout,
-                is_sf_8x4_layout=is_sf_8x4_layout,
-                is_global_scale_inversed=is_global_scale_inversed,
-                enable_pdl=enable_pdl,
-                backend=backend,
-                nvfp4_4over6=nvfp4_4over6,
-            )
+        if backend not in backends:
+            return NotImplemented
         if nvfp4_4over6 is not omitted:
             recipe = _recipes.recipe_code("fp4_quantize", "nvfp4_4over6", nvfp4_4over6)
         elif sf_vec_size != 16 or sf_use_ue8m0 or input.dtype == _FP8:
@@ -64,7 +45,7 @@ def fp4_quantize(original: Original, context: Context) -> Function:
             recipe = default
         if global_scale is not None:
             global_scale = global_scale.to(device=input.device, dtype=torch.float32)
-        values, block_scales = torch.ops.fp4aot.fp4_quantize.default(
+        return operator(
             input,
             global_scale,
             sf_vec_size,
@@ -75,199 +56,91 @@ def fp4_quantize(original: Original, context: Context) -> Function:
             enable_pdl,
             recipe,
         )
-        return values, block_scales
 
-    if "is_global_scale_inversed" in original.names:
-        return routed
-
-    # FlashInfer before 0.6.12, where the arguments after it have other positions.
-    def routed_without_inverse(
-        input: torch.Tensor,
-        global_scale: torch.Tensor | None = None,
-        sf_vec_size: int = 16,
-        sf_use_ue8m0: bool = False,
-        is_sf_swizzled_layout: bool = True,
-        is_sf_8x4_layout: bool = False,
-        enable_pdl: bool | None = None,
-        backend: str = original.backend,
-        **more: Any,
-    ) -> Any:
-        return routed(
-            input,
-            global_scale,
-            sf_vec_size,
-            sf_use_ue8m0,
-            is_sf_swizzled_layout,
-            is_sf_8x4_layout,
-            False,
-            enable_pdl,
-            backend,
-            **more,
-        )
-
-    return routed_without_inverse
+    return Route(answer)
 
 
-def nvfp4_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.nvfp4_quantize`."""
-    forward = forwarder(original)
+def nvfp4_quantize(original: Function, context: Context) -> Route:
+    """Make the route of `flashinfer.nvfp4_quantize`."""
     backends, omitted, moves = context.backends, context.omitted, context.moves_to_gpu
     default = context.recipe
+    function = quantization.nvfp4_quantize
 
-    def routed(
-        a: torch.Tensor,
-        a_global_sf: Any,
-        sfLayout: Any = quantization.SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
-        do_shuffle: bool = False,
-        sf_vec_size: int = 16,
-        enable_pdl: bool | None = None,
-        backend: str = original.backend,
-        per_token_activation: bool = False,
-        expanded_idx_to_permuted_idx: torch.Tensor | None = None,
-        out_scale: torch.Tensor | None = None,
-        nvfp4_4over6: Any = omitted,
-        **more: Any,
-    ) -> Any:
-        is_tensor = isinstance(a_global_sf, torch.Tensor)
-        if (
-            backend not in backends
-            or out_scale is not None
-            # A number as global scale is for FlashInfer's CuTe-DSL kernel.
-            or not (is_tensor or per_token_activation)
-            or asks_for_more(more)
-        ):
-            return forward(
-                more,
-                a=a,
-                a_global_sf=a_global_sf,
-                sfLayout=sfLayout,
-                do_shuffle=do_shuffle,
-                sf_vec_size=sf_vec_size,
-                enable_pdl=enable_pdl,
-                backend=backend,
-                per_token_activation=per_token_activation,
-                expanded_idx_to_permuted_idx=expanded_idx_to_permuted_idx,
-                out_scale=out_scale,
-                nvfp4_4over6=nvfp4_4over6,
-            )
-        if nvfp4_4over6 is not omitted:
-            recipe = nvfp4_4over6
-        else:
+    def answer(values: dict[str, Any]) -> Any:
+        a, scale = values["a"], values["a_global_sf"]
+        is_tensor = isinstance(scale, torch.Tensor)
+        per_token = values.get("per_token_activation", False)
+        # A number as global scale is for FlashInfer's CuTe-DSL kernel.
+        if values.pop("backend", "cuda") not in backends or not (is_tensor or per_token):
+            return NotImplemented
+        recipe = values.get("nvfp4_4over6", omitted)
+        if recipe is omitted:
             recipe = None if a.dtype == _FP8 else default
         if moves and not a.is_cuda:
             a = a.cuda()
-        if expanded_idx_to_permuted_idx is not None:
-            expanded_idx_to_permuted_idx = expanded_idx_to_permuted_idx.to(a.device)
-        if (
-            is_tensor
-            and per_token_activation
-            and (recipe is not None or expanded_idx_to_permuted_idx is not None)
-        ):
+        order = values.get("expanded_idx_to_permuted_idx")
+        if order is not None:
+            values["expanded_idx_to_permuted_idx"] = order.to(a.device)
+        if is_tensor and per_token and (recipe is not None or order is not None):
             # The kernel takes a number; FlashInfer reads the tensor on the host too.
-            a_global_sf = float(a_global_sf.item())
+            scale = float(scale.item())
         elif is_tensor:
-            a_global_sf = a_global_sf.to(device=a.device, dtype=torch.float32)
-        return quantization.nvfp4_quantize(
-            a,
-            a_global_sf,
-            sfLayout,
-            do_shuffle,
-            sf_vec_size,
-            enable_pdl,
-            "cuda",
-            per_token_activation,
-            expanded_idx_to_permuted_idx,
-            None,
-            recipe,
-        )
+            scale = scale.to(device=a.device, dtype=torch.float32)
+        values.update(a=a, a_global_sf=scale, nvfp4_4over6=recipe)
+        return function(**values)
 
-    return routed
+    return Route(answer, function, leaves=("out_scale",))
 
 
-def mxfp4_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.mxfp4_quantize`."""
-    forward = forwarder(original)
+def mxfp4_quantize(original: Function, context: Context) -> Route:
+    """Make the route of `flashinfer.mxfp4_quantize`."""
     backends, moves = context.backends, context.moves_to_gpu
+    function = quantization.mxfp4_quantize
 
-    def routed(
-        a: torch.Tensor,
-        backend: str = original.backend,
-        enable_pdl: bool | None = None,
-        sfLayout: Any = quantization.SfLayout.layout_128x4,  # noqa: N803 (FlashInfer's name)
-        **more: Any,
-    ) -> Any:
-        if backend not in backends or asks_for_more(more):
-            return forward(more, a=a, backend=backend, enable_pdl=enable_pdl, sfLayout=sfLayout)
-        if moves and not a.is_cuda:
-            a = a.cuda()
-        return quantization.mxfp4_quantize(a, "cuda", enable_pdl, sfLayout)
+    def answer(values: dict[str, Any]) -> Any:
+        if values.pop("backend", "cuda") not in backends:
+            return NotImplemented
+        if moves and not values["a"].is_cuda:
+            values["a"] = values["a"].cuda()
+        return function(**values)
 
-    return routed
+    return Route(answer, function)
 
 
-def nvfp4_batched_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.nvfp4_batched_quantize`."""
-    forward = forwarder(original)
-    omitted = context.omitted
-    default = _recipes.recipe_code("nvfp4_batched_quantize", "recipe", context.recipe)
+def nvfp4_batched_quantize(original: Function, context: Context) -> Route:
+    """Make the route of `flashinfer.nvfp4_batched_quantize`."""
+    omitted, default = context.omitted, context.recipe
 
-    def routed(
+    def answer(
         a: torch.Tensor,
         a_global_sf: torch.Tensor,
         sf_vec_size: int = 16,
         nvfp4_4over6: Any = omitted,
-        **more: Any,
     ) -> Any:
-        if asks_for_more(more):
-            return forward(
-                more,
-                a=a,
-                a_global_sf=a_global_sf,
-                sf_vec_size=sf_vec_size,
-                nvfp4_4over6=nvfp4_4over6,
-            )
-        if nvfp4_4over6 is not omitted:
-            recipe = _recipes.recipe_code("nvfp4_batched_quantize", "nvfp4_4over6", nvfp4_4over6)
-        else:
-            recipe = _recipes.STANDARD if a.dtype == _FP8 else default
-        values, block_scales = torch.ops.fp4aot.nvfp4_batched_quantize.default(
-            a, a_global_sf, sf_vec_size, recipe
+        if nvfp4_4over6 is omitted:
+            nvfp4_4over6 = None if a.dtype == _FP8 else default
+        return batched_quantization.nvfp4_batched_quantize(
+            a, a_global_sf, sf_vec_size, nvfp4_4over6
         )
-        return values, block_scales
 
-    return routed
-
-
-def scaled_fp4_grouped_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.scaled_fp4_grouped_quantize`."""
-    return _of_experts("scaled_fp4_grouped_quantize", original, context)
+    return Route(answer)
 
 
-def silu_and_mul_scaled_nvfp4_experts_quantize(original: Original, context: Context) -> Function:
-    """Make the replacement of `flashinfer.silu_and_mul_scaled_nvfp4_experts_quantize`."""
-    return _of_experts("silu_and_mul_scaled_nvfp4_experts_quantize", original, context)
+def of_experts(function: Function) -> Callable[[Function, Context], Route]:
+    """Make what makes the route to a function that quantizes the rows of experts."""
 
+    def make(original: Function, context: Context) -> Route:
+        omitted, default = context.omitted, context.recipe
 
-def _of_experts(name: str, original: Original, context: Context) -> Function:
-    forward = forwarder(original)
-    omitted = context.omitted
-    operator = getattr(torch.ops.fp4aot, name).default
-    default = _recipes.recipe_code(name, "recipe", context.recipe)
+        def answer(
+            a: torch.Tensor,
+            mask: torch.Tensor,
+            a_global_sf: torch.Tensor,
+            nvfp4_4over6: Any = omitted,
+        ) -> Any:
+            recipe = default if nvfp4_4over6 is omitted else nvfp4_4over6
+            return function(a, mask, a_global_sf, recipe)
 
-    def routed(
-        a: torch.Tensor,
-        mask: torch.Tensor,
-        a_global_sf: torch.Tensor,
-        nvfp4_4over6: Any = omitted,
-        **more: Any,
-    ) -> Any:
-        if asks_for_more(more):
-            return forward(more, a=a, mask=mask, a_global_sf=a_global_sf, nvfp4_4over6=nvfp4_4over6)
-        if nvfp4_4over6 is not omitted:
-            recipe = _recipes.recipe_code(name, "nvfp4_4over6", nvfp4_4over6)
-        else:
-            recipe = default
-        values, block_scales = operator(a, mask, a_global_sf, recipe)
-        return values, block_scales
+        return Route(answer)
 
-    return routed
+    return make

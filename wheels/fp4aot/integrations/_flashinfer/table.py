@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fp4aot.integrations._flashinfer import (
-    gemm,
-    group_gemm,
-    kv_cache,
-    layouts,
-    modules,
-    moe,
-    quantize,
-)
-from fp4aot.integrations._flashinfer.call import Context, Function, Original
+from fp4aot import batched_quantization, group_gemm, kv_cache, quantization, shuffle
+from fp4aot.integrations._flashinfer import dequantize, gemm, modules, moe, quantize
+from fp4aot.integrations._flashinfer.call import Context, Function, Route, all_calls
 
 _QUANTIZATION = "flashinfer.quantization.fp4_quantization"
 _ACTIVATION = "flashinfer.activation"
@@ -35,12 +28,9 @@ class PublicFunction:
     module, name
         Where FlashInfer defines it. Other modules bind it too.
     make
-        Makes its replacement.
+        Makes the route of its calls.
     operators
-        Operators with compiled kernels that the replacement may call.
-    keywords
-        Keyword-only parameters that some versions of FlashInfer have and the replacement does not;
-        a call that passes one goes to FlashInfer.
+        Operators with compiled kernels that the route may call.
     lowest
         Compute capability from which FlashInfer offers it.
     one_recipe
@@ -50,9 +40,8 @@ class PublicFunction:
 
     module: str
     name: str
-    make: Callable[[Original, Context], Function]
+    make: Callable[[Function, Context], Route]
     operators: tuple[str, ...] = ()
-    keywords: tuple[str, ...] = ()
     lowest: tuple[int, int] = BLACKWELL
     one_recipe: bool = False
 
@@ -80,85 +69,85 @@ class ModuleGetter:
     lowest: tuple[int, int] = BLACKWELL
 
 
-_BATCH_INVARIANT = ("batch_invariant",)
-
 PUBLIC_FUNCTIONS = (
     PublicFunction(
         *(_QUANTIZATION, "fp4_quantize", quantize.fp4_quantize),
         operators=("fp4_quantize",),
-        keywords=_BATCH_INVARIANT,
     ),
     PublicFunction(
         *(_QUANTIZATION, "nvfp4_quantize", quantize.nvfp4_quantize),
         operators=("fp4_quantize", "nvfp4_quantize_per_token", "block_scale_interleave"),
-        keywords=_BATCH_INVARIANT,
     ),
     PublicFunction(
         *(_QUANTIZATION, "mxfp4_quantize", quantize.mxfp4_quantize),
         operators=("fp4_quantize",),
-        keywords=_BATCH_INVARIANT,
     ),
     PublicFunction(
         *(_QUANTIZATION, "nvfp4_batched_quantize", quantize.nvfp4_batched_quantize),
         operators=("nvfp4_batched_quantize",),
     ),
     PublicFunction(
-        *(_QUANTIZATION, "scaled_fp4_grouped_quantize", quantize.scaled_fp4_grouped_quantize),
+        *(_QUANTIZATION, "scaled_fp4_grouped_quantize"),
+        quantize.of_experts(batched_quantization.scaled_fp4_grouped_quantize),
         operators=("scaled_fp4_grouped_quantize",),
     ),
     PublicFunction(
         *(_ACTIVATION, "silu_and_mul_scaled_nvfp4_experts_quantize"),
-        quantize.silu_and_mul_scaled_nvfp4_experts_quantize,
+        quantize.of_experts(batched_quantization.silu_and_mul_scaled_nvfp4_experts_quantize),
         operators=("silu_and_mul_scaled_nvfp4_experts_quantize",),
     ),
     # `nvfp4_block_scale_interleave` is the same function by its older name.
     PublicFunction(
-        *(_QUANTIZATION, "block_scale_interleave", layouts.block_scale_interleave),
+        *(_QUANTIZATION, "block_scale_interleave"),
+        all_calls(quantization.block_scale_interleave),
         operators=("block_scale_interleave",),
-        keywords=("out",),
     ),
     PublicFunction(
         *(_QUANTIZATION, "e2m1_and_ufp8sf_scale_to_float"),
-        layouts.e2m1_and_ufp8sf_scale_to_float,
+        dequantize.e2m1_and_ufp8sf_scale_to_float,
     ),
-    PublicFunction(_QUANTIZATION, "mxfp4_dequantize", layouts.mxfp4_dequantize),
+    PublicFunction(_QUANTIZATION, "mxfp4_dequantize", dequantize.mxfp4_dequantize),
     PublicFunction(
-        *(_QUANTIZATION, "mxfp4_dequantize_host", layouts.mxfp4_dequantize_host),
+        *(_QUANTIZATION, "mxfp4_dequantize_host", all_calls(quantization.mxfp4_dequantize_host)),
         operators=("mxfp4_dequantize_host",),
     ),
-    PublicFunction(_QUANTIZATION, "shuffle_matrix_a", layouts.shuffle_matrix_a),
+    PublicFunction(_QUANTIZATION, "shuffle_matrix_a", all_calls(shuffle.shuffle_matrix_a)),
     PublicFunction(
-        *(_QUANTIZATION, "shuffle_matrix_sf_a", layouts.shuffle_matrix_sf_a),
+        *(_QUANTIZATION, "shuffle_matrix_sf_a", all_calls(shuffle.shuffle_matrix_sf_a)),
         operators=("block_scale_interleave",),
     ),
     PublicFunction(
-        *(_QUANTIZATION, "nvfp4_kv_quantize", kv_cache.nvfp4_kv_quantize),
+        *(_QUANTIZATION, "nvfp4_kv_quantize", all_calls(kv_cache.nvfp4_kv_quantize)),
         operators=("nvfp4_kv_quantize",),
     ),
     PublicFunction(
-        *(_QUANTIZATION, "nvfp4_kv_dequantize", kv_cache.nvfp4_kv_dequantize),
+        *(_QUANTIZATION, "nvfp4_kv_dequantize", all_calls(kv_cache.nvfp4_kv_dequantize)),
         operators=("nvfp4_kv_dequantize",),
         lowest=AMPERE,
     ),
     PublicFunction(
-        *(_QUANTIZATION, "nvfp4_kv_dequantize_paged", kv_cache.nvfp4_kv_dequantize_paged),
+        *(_QUANTIZATION, "nvfp4_kv_dequantize_paged"),
+        all_calls(kv_cache.nvfp4_kv_dequantize_paged),
         operators=("nvfp4_kv_dequantize_paged",),
         lowest=AMPERE,
     ),
     PublicFunction(
-        *(_GEMM, "mm_fp4", gemm.mm_fp4),
-        operators=("mm_fp4",),
-        keywords=_BATCH_INVARIANT,
+        *("flashinfer.page", "nvfp4_quantize_append_paged_kv_cache"),
+        all_calls(kv_cache.nvfp4_quantize_append_paged_kv_cache),
+        operators=("nvfp4_quantize_append_paged_kv_cache",),
+        lowest=AMPERE,
     ),
+    PublicFunction(_GEMM, "mm_fp4", gemm.mm_fp4, operators=("mm_fp4",)),
     PublicFunction(
-        *(_GEMM, "group_gemm_nvfp4_nt_groupwise", group_gemm.group_gemm_nvfp4_nt_groupwise),
+        *(_GEMM, "group_gemm_nvfp4_nt_groupwise"),
+        all_calls(group_gemm.group_gemm_nvfp4_nt_groupwise),
         operators=("group_gemm_nvfp4_nt_groupwise",),
         lowest=BLACKWELL_GEFORCE,
     ),
     # `group_gemm_mxfp4_nt_groupwise` is the same function by its older name.
     PublicFunction(
         *(_GEMM, "group_gemm_mxfp8_mxfp4_nt_groupwise"),
-        group_gemm.group_gemm_mxfp8_mxfp4_nt_groupwise,
+        all_calls(group_gemm.group_gemm_mxfp8_mxfp4_nt_groupwise),
         operators=("group_gemm_mxfp8_mxfp4_nt_groupwise",),
     ),
     PublicFunction(
