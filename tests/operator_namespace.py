@@ -1,7 +1,7 @@
 """The operators in a namespace of a test's own, defined without the built library.
 
-The schemas are read from the C++ source that defines them, so a schema and a Python signature that
-drift apart fail in the tests.
+The schemas are read from the C++ that declares them (`csrc/operators/operator.h` says how), so a
+schema and a Python signature that drift apart fail in the tests.
 """
 
 from __future__ import annotations
@@ -14,24 +14,50 @@ from typing import Any
 
 import torch
 
-import fp4aot._registration as registration
-from fp4aot._reference import dequantize
+from fp4aot.operators import register
+from fp4aot.operators.dequantize import mxfp4_dequantize_host
+from fp4aot.operators.structured import OPERATORS, Overload
 
-OPERATORS_CPP = Path(__file__).parents[1] / "wheels/fp4aot/csrc/operators.cpp"
+SOURCES = Path(__file__).parents[1] / "wheels/fp4aot/csrc/operators"
+_DECLARATION = re.compile(r"^FP4AOT_(\w+)\((.*?)\);$", re.MULTILINE | re.DOTALL)
+_ARGUMENT = re.compile(r'((?:"[^"]*"\s*)+|[^",]+)(?:,\s*|$)')
 
 
 def schemas() -> list[str]:
-    """Read the operators' schemas, joining the string literals and macros they are written with."""
-    source = OPERATORS_CPP.read_text()
-    macros = {
-        name: "".join(re.findall(r'"([^"]*)"', body))
-        for name, body in re.findall(r"#define (\w+)((?:.*\\\n)*.*)", source)
-    }
+    """Return the schemas of the operators, without those of internal functions."""
     found = []
-    for call in re.findall(r"library\.def\(((?:\s*(?:\"[^\"]*\"|[A-Z0-9_]+))+)\s*\)", source):
-        parts = re.findall(r'"([^"]*)"|([A-Z0-9_]+)', call)
-        found.append("".join(macros[macro] if macro else text for text, macro in parts))
-    return [schema for schema in found if not schema.startswith("_")]
+    for path in sorted(SOURCES.glob("*.cpp")):
+        source = re.sub(r"^\s*//.*\n", "", path.read_text(), flags=re.MULTILINE)
+        for kind, text in _DECLARATION.findall(source):
+            name, *rest = (_value(argument) for argument in _ARGUMENT.findall(text))
+            if kind == "IN_PLACE_OPERATOR":
+                found.append(f"{name}({rest[-1]}) -> ()")
+            elif kind != "FUNCTION":
+                # Of a declaration without C++, the two functions are missing.
+                found += _forms(name, *rest[0 if kind == "REFERENCE_OPERATOR" else 2 :])
+    return found
+
+
+def _value(argument: str) -> str:
+    """Join the literals that a string is written with; leave other tokens as they are."""
+    literals = re.findall(r'"([^"]*)"', argument)
+    return "".join(literals) if literals else argument.strip()
+
+
+def _forms(name: str, arguments: str, buffers: str, *not_of_out: str) -> Iterator[str]:
+    """Yield what `define_forms` of the C++ defines."""
+    results = len(re.findall(r"Tensor\(\w!\) ", buffers))
+    returns = "Tensor" if results == 1 else f"({', '.join(results * ['Tensor'])})"
+    yield f"{name}({arguments}) -> {returns}"
+    kept = (a for a in arguments.split(", ") if a.split()[-1].split("=")[0] not in not_of_out)
+    yield f"{name}.out({', '.join(kept)}, *, {buffers}) -> ()"
+
+
+def form(name: str) -> Overload:
+    """Return the Python implementation of an overload, e.g. `fp4_quantize.out`."""
+    operator, _, kind = name.partition(".")
+    found: Overload = getattr(OPERATORS[operator], kind or "default")
+    return found
 
 
 @contextmanager
@@ -41,7 +67,7 @@ def operators(namespace: str) -> Iterator[Any]:
     for schema in schemas():
         library.define(schema)
     # In the package this is FlashInfer's host code.
-    library.impl("mxfp4_dequantize_host", dequantize.mxfp4_dequantize_host, "CPU")
-    registration.register(namespace)
+    library.impl("mxfp4_dequantize_host", mxfp4_dequantize_host, "CPU")
+    register(namespace)
     yield getattr(torch.ops, namespace)
     library._destroy()

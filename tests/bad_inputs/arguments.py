@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Accepted = tuple[str, Callable[[str], Arguments]]
+"""An operator, with `.out` for that overload, and what makes arguments for a device."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def batched(out: bool = False, **changes: Any) -> Callable[[str], Arguments]:
     return call(**{**arguments, **(buffers if out else {}), **changes})
 
 
-BATCHED = (
+REFUSED = (
     BadInput(
         "dtype",
         "nvfp4_batched_quantize",
@@ -105,4 +105,11 @@ BATCHED = (
         batched(out=True, block_scales=uint8(2, 128, 4)),
         ("'block_scales'", r"\[2, 128, 4\]", r"\[2, 512\]"),
     ),
+)
+
+ACCEPTED = (
+    ("nvfp4_batched_quantize", batched()),
+    ("nvfp4_batched_quantize", batched(a_global_sf=lambda device: scale(device, 4))),
+    ("nvfp4_batched_quantize", batched(a=uint8(2, 4, 64, dtype=torch.float8_e4m3fn))),
+    ("nvfp4_batched_quantize.out", batched(out=True, nvfp4_4over6=5)),
 )

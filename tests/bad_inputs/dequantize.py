@@ -9,7 +9,7 @@ from bad_inputs.arguments import BadInput, call, elsewhere, scale, uint8
 NVFP4 = (uint8(4, 32), uint8(128, 4), scale)
 
 
-DEQUANTIZE = (
+REFUSED = (
     BadInput(
         "packed dtype",
         "e2m1_and_ufp8sf_scale_to_float",
@@ -128,5 +128,15 @@ HOST = (
         "mxfp4_dequantize_host",
         call(uint8(4, 32), uint8(4, 2), 0),
         ("'group_size'", "got 0", "positive"),
+    ),
+)
+
+ACCEPTED = (
+    ("e2m1_and_ufp8sf_scale_to_float", call(*NVFP4)),
+    ("e2m1_and_ufp8sf_scale_to_float.out", call(*NVFP4, out=uint8(4, 64, dtype=torch.float32))),
+    ("mxfp4_dequantize", call(uint8(4, 32), uint8(8, 4), 1)),
+    (
+        "mxfp4_dequantize.out",
+        call(uint8(4, 32), uint8(128, 4), out=uint8(4, 64, dtype=torch.float32)),
     ),
 )

@@ -10,8 +10,6 @@ import torch
 from bad_inputs.arguments import HALF, Arguments, BadInput, call, elsewhere, empty, scale, uint8
 
 GROUPED = "scaled_fp4_grouped_quantize"
-
-
 FUSED = "silu_and_mul_scaled_nvfp4_experts_quantize"
 
 
@@ -34,7 +32,7 @@ def experts(columns: int = 64, out: bool = False, **changes: Any) -> Callable[[s
     return call(**{**arguments, **(buffers if out else {}), **changes})
 
 
-EXPERTS = (
+REFUSED = (
     BadInput(
         "dtype",
         GROUPED,
@@ -147,4 +145,19 @@ EXPERTS = (
         experts(out=True, block_scales=elsewhere(_expert_scales)),
         ("'block_scales'", "device (cpu|meta)", "the device of 'a'"),
     ),
+)
+
+ACCEPTED = (
+    (GROUPED, experts()),
+    (
+        GROUPED,
+        experts(
+            a=uint8(0, 4, 64, dtype=HALF),
+            mask=uint8(0, dtype=torch.int32),
+            a_global_sf=uint8(0, dtype=torch.float32),
+        ),
+    ),
+    (f"{GROUPED}.out", experts(out=True, nvfp4_4over6=3)),
+    (FUSED, experts(128)),
+    (f"{FUSED}.out", experts(128, out=True, nvfp4_4over6=17)),
 )

@@ -44,7 +44,7 @@ def multiply_into(batch: tuple[int, ...] = (), **changes: Any) -> Callable[[str]
     return call(**{**_factors(batch), "out": out, **changes})
 
 
-GEMM = (
+REFUSED = (
     BadInput(
         "E8M0 scales",
         "mm_fp4",
@@ -302,4 +302,17 @@ GEMM = (
         multiply_into(out=elsewhere(uint8(4, 96, dtype=HALF))),
         ("'out': got device (cpu|meta)", "the device of 'a'"),
     ),
+)
+
+ACCEPTED = (
+    ("mm_fp4", multiply()),
+    ("mm_fp4", multiply(batch=(2,), out_dtype=HALF, tactic=3)),
+    ("mm_fp4", multiply(a=uint8(0, 32), a_descale=uint8(0, 4))),
+    ("mm_fp4", multiply(batch=(0,))),
+    ("mm_fp4", multiply(a=viewed(torch.float4_e2m1fn_x2, 4, 32))),
+    ("mm_fp4", multiply(a=every_other(4, 32), alpha=lambda d: torch.ones((), device=d))),
+    ("mm_fp4", multiply(a_descale=uint8(512), b_descale=column_major(4, 128))),
+    ("mm_fp4", multiply(batch=(2,), b_descale=column_major(2, 4, 128))),
+    ("mm_fp4.out", multiply_into()),
+    ("mm_fp4.out", multiply_into(batch=(2,), out=uint8(2, 4, 96, dtype=HALF))),
 )

@@ -63,7 +63,7 @@ def _call(
     return call(**{**factors, **results, **changes})
 
 
-ACCEPTED_GROUPS: tuple[tuple[str, Callable[[str], Arguments]], ...] = (
+ACCEPTED: tuple[tuple[str, Callable[[str], Arguments]], ...] = (
     (GROUP_NVFP4, nvfp4()),
     (GROUP_NVFP4, nvfp4(alpha=lambda device: scale(device, 2), out_dtype=HALF)),
     (GROUP_NVFP4, nvfp4(alpha=uint8(0, dtype=torch.float32), swap_ab=False, tile_n=32)),
@@ -83,7 +83,7 @@ ACCEPTED_GROUPS: tuple[tuple[str, Callable[[str], Arguments]], ...] = (
 """Every device that has kernels takes these: the tiles are those of all."""
 
 
-GROUP_GEMM = (
+REFUSED = (
     BadInput(
         "dtype of a",
         GROUP_NVFP4,

@@ -6,7 +6,7 @@ import torch
 
 from bad_inputs.arguments import BadInput, call, elsewhere, uint8
 
-INTERLEAVE = (
+REFUSED = (
     BadInput(
         "dtype",
         "block_scale_interleave",
@@ -73,4 +73,12 @@ INTERLEAVE = (
         call(uint8(128, 4), out=uint8(512)),
         ("'out'", r"\[512\]", r"\[128, 4\]"),
     ),
+)
+
+ACCEPTED = (
+    ("block_scale_interleave", call(uint8(4, 4))),
+    ("block_scale_interleave", call(uint8(2, 4, 4, dtype=torch.bfloat16))),
+    ("block_scale_interleave.out", call(uint8(4, 4), out=uint8(512))),
+    ("block_scale_interleave_reverse", call(uint8(2, 128, 4))),
+    ("block_scale_interleave_reverse.out", call(uint8(128, 4), out=uint8(128, 4))),
 )

@@ -123,7 +123,7 @@ KV_CACHE = (
         "out dtype",
         "nvfp4_kv_dequantize.out",
         call(*KV, out=uint8(4, 64, dtype=torch.float32)),
-        ("'out'", "float32", "float16 or .*bfloat16"),
+        ("'out'", "float32", "bfloat16 or .*float16"),
     ),
     BadInput(
         "out strides",
@@ -269,7 +269,7 @@ PAGED = (
         "output of the wrong dtype",
         "nvfp4_kv_dequantize_paged.out",
         paged(out=True, output_k=uint8(3, 8, 2, 32, dtype=torch.float32)),
-        ("'output_k'", "float32", "float16 or .*bfloat16"),
+        ("'output_k'", "float32", "bfloat16 or .*float16"),
     ),
     BadInput(
         "outputs of two dtypes",
@@ -375,4 +375,15 @@ KV_QUANTIZE = (
         kv_quantize(out=True, block_scales=uint8(4, 4, dtype=torch.float8_e4m3fn)),
         ("'block_scales'", "float8_e4m3fn", "uint8"),
     ),
+)
+
+REFUSED = (*KV_CACHE, *PAGED, *KV_QUANTIZE)
+ACCEPTED = (
+    ("nvfp4_kv_quantize", kv_quantize()),
+    ("nvfp4_kv_quantize", kv_quantize(global_scale=lambda d: torch.ones((), device=d))),
+    ("nvfp4_kv_quantize.out", kv_quantize(out=True)),
+    ("nvfp4_kv_dequantize", call(*KV, torch.bfloat16)),
+    ("nvfp4_kv_dequantize.out", call(*KV, out=uint8(4, 64, dtype=HALF))),
+    ("nvfp4_kv_dequantize_paged", paged()),
+    ("nvfp4_kv_dequantize_paged.out", paged(out=True)),
 )

@@ -80,7 +80,7 @@ def mix_into(**changes: Any) -> Callable[[str], Arguments]:
     return call(**{**_arguments(), "out": uint8(4, 64, dtype=torch.bfloat16), **changes})
 
 
-MOE_ACCEPTED = (
+ACCEPTED = (
     (MOE, mix()),
     (MOE, mix(token_final_scales=None, enable_pdl=True, use_fused_finalize=False)),
     (MOE, mix(input=uint8(4, 64, dtype=HALF), output_dtype=HALF, enable_alltoall=True)),
@@ -631,7 +631,7 @@ _OUT = (
     _out_case("experts for out", {"fc2_alpha": vector(2)}, r"'fc2_alpha': got shape \[2\]"),
 )
 
-MIXTURE = (
+REFUSED = (
     _OPTIONS
     + _INPUT
     + _WEIGHTS

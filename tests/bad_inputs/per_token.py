@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
-from bad_inputs.arguments import HALF, Arguments, BadInput, call, elsewhere, uint8
+from bad_inputs.arguments import (
+    HALF,
+    Arguments,
+    BadInput,
+    call,
+    column_major,
+    elsewhere,
+    uint8,
+)
 
 
 def per_token(out: bool = False, **changes: Any) -> Callable[[str], Arguments]:
@@ -25,7 +33,7 @@ def index(*shape: int, **options: Any) -> Callable[[str], torch.Tensor]:
     return uint8(*shape, **{"dtype": torch.int32, **options})
 
 
-PER_TOKEN = (
+REFUSED = (
     BadInput(
         "input dtype",
         "nvfp4_quantize_per_token",
@@ -121,5 +129,17 @@ PER_TOKEN = (
         "nvfp4_quantize_per_token.out",
         per_token(out=True, per_token_scale=elsewhere(uint8(4, dtype=torch.float32))),
         ("'per_token_scale'", "device (cpu|meta)", "the device of 'input'"),
+    ),
+)
+
+ACCEPTED = (
+    ("nvfp4_quantize_per_token", per_token()),
+    ("nvfp4_quantize_per_token", per_token(sf_layout=2, nvfp4_4over6=1)),
+    ("nvfp4_quantize_per_token", per_token(expanded_idx_to_permuted_idx=index(9))),
+    ("nvfp4_quantize_per_token", per_token(input=column_major(4, 64, dtype=HALF))),
+    ("nvfp4_quantize_per_token.out", per_token(out=True)),
+    (
+        "nvfp4_quantize_per_token.out",
+        per_token(out=True, sf_layout=1, block_scales=uint8(8, 4), nvfp4_4over6=7),
     ),
 )

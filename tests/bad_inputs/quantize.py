@@ -50,7 +50,7 @@ def quantize_out(**changes: Any) -> Callable[[str], Arguments]:
     return build
 
 
-QUANTIZE = (
+REFUSED = (
     BadInput(
         "input dtype",
         "fp4_quantize",
@@ -235,4 +235,23 @@ QUANTIZE = (
         ),
         ("'values'", r"strides \[4, 1\]", r"shape \[32, 4\] with strides \[1, 32\]"),
     ),
+)
+
+ACCEPTED = (
+    ("fp4_quantize", quantize()),
+    ("fp4_quantize", quantize(sf_vec_size=32, sf_use_ue8m0=True, global_scale=None)),
+    ("fp4_quantize", quantize(global_scale=lambda device: scale(device, 4))),
+    ("fp4_quantize", quantize(global_scale=lambda device: torch.ones((), device=device))),
+    ("fp4_quantize.out", quantize_out()),
+    ("fp4_quantize.out", quantize_out(is_sf_8x4_layout=True, block_scales=uint8(8, 4))),
+    ("fp4_quantize.out", quantize_out(is_sf_swizzled_layout=False, block_scales=uint8(4, 4))),
+    (
+        "fp4_quantize.out",
+        quantize_out(
+            input=lambda device: empty(device, 4, 64, dtype=HALF).t(),
+            values=lambda device: empty(device, 4, 32).t(),
+            block_scales=lambda device: empty(device, 128, 4).t(),
+        ),
+    ),
+    ("fp4_quantize", quantize(nvfp4_4over6=23)),
 )

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 
 import pytest
 import torch
 from bad_inputs import ACCEPTED, EVERY_DEVICE, HOST, BadInput
+from operator_namespace import form
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fp4aot import _fakes, batched_quantization, kv_cache, quantization
+from fp4aot import batched_quantization, kv_cache, quantization
 from fp4aot._layouts import SfLayout
 from fp4aot._recipes import NVFP44Over6Config
+from fp4aot.operators.dequantize import mxfp4_dequantize_host
+from fp4aot.operators.quantize import fp4_quantize
 
-REFERENCES = [
-    importlib.import_module(f"fp4aot._reference.{module}")
-    for module in (
-        "quantize",
-        "interleave",
-        "dequantize",
-        "kv_cache",
-        "gemm",
-        "group_gemm",
-        "moe",
-        "per_token",
-        "batched",
-    )
-]
 FORM = re.compile(
     r"^fp4aot::[a-z0-9_]+: argument '[a-z0-9_]+': got .+, expected .+; .+$", re.DOTALL
 )
@@ -35,11 +23,6 @@ FORM = re.compile(
 
 def case_id(bad: BadInput) -> str:
     return f"{bad.operator}-{bad.case}".replace(" ", "_")
-
-
-def reference_of(operator: str):
-    name = operator.replace(".", "_")
-    return next(getattr(module, name) for module in REFERENCES if hasattr(module, name))
 
 
 def assert_refused(bad: BadInput, function, device: str) -> None:
@@ -55,29 +38,29 @@ def assert_refused(bad: BadInput, function, device: str) -> None:
 
 @pytest.mark.parametrize("bad", EVERY_DEVICE + HOST, ids=case_id)
 def test_cpu_kernel_refuses(bad):
-    assert_refused(bad, reference_of(bad.operator), "cpu")
+    assert_refused(bad, form(bad.operator), "cpu")
 
 
 @pytest.mark.parametrize("bad", EVERY_DEVICE + HOST, ids=case_id)
 def test_fake_refuses_on_the_cpu(bad):
     with FakeTensorMode():
-        assert_refused(bad, getattr(_fakes, bad.operator.replace(".", "_")), "cpu")
+        assert_refused(bad, form(bad.operator).fake, "cpu")
 
 
 @pytest.mark.parametrize("bad", EVERY_DEVICE, ids=case_id)
 def test_fake_refuses_on_a_gpu(bad):
     with FakeTensorMode():
-        assert_refused(bad, getattr(_fakes, bad.operator.replace(".", "_")), "cuda:1")
+        assert_refused(bad, form(bad.operator).fake, "cuda:1")
 
 
 @pytest.mark.parametrize(("operator", "build"), ACCEPTED)
 def test_valid_calls_are_accepted(operator, build):
     args, kwargs = build("cpu")
-    reference_of(operator)(*args, **kwargs)
+    form(operator)(*args, **kwargs)
     with FakeTensorMode():
         for device in ("cpu", "cuda:1"):
             args, kwargs = build(device)
-            getattr(_fakes, operator.replace(".", "_"))(*args, **kwargs)
+            form(operator).fake(*args, **kwargs)
 
 
 def test_two_gpus_are_two_devices():
@@ -85,7 +68,7 @@ def test_two_gpus_are_two_devices():
         scale = torch.ones(1, device="cuda:0")
         tensor = torch.empty(4, 64, dtype=torch.bfloat16, device="cuda:1")
         with pytest.raises(RuntimeError, match=r"got device cuda:0, expected cuda:1"):
-            _fakes.fp4_quantize(tensor, scale)
+            fp4_quantize.default.fake(tensor, scale)
 
 
 def test_host_function_refuses_a_gpu():
@@ -93,7 +76,7 @@ def test_host_function_refuses_a_gpu():
         weight = torch.empty(4, 32, dtype=torch.uint8, device="cuda:0")
         scale = torch.empty(4, 2, dtype=torch.uint8, device="cuda:0")
         with pytest.raises(RuntimeError, match=r"device cuda:0, expected cpu.*mxfp4_dequantize"):
-            _fakes.mxfp4_dequantize_host(weight, scale)
+            mxfp4_dequantize_host.default.fake(weight, scale)
 
 
 def test_every_case_has_its_own_name():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fp4aot import _fakes, gemm
-from fp4aot._reference.gemm import mm_fp4, mm_fp4_out
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot import gemm
+from fp4aot.operators.matmul import mm_fp4
+from fp4aot.operators.quantize import fp4_quantize
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 E2M1 += [-value for value in E2M1]
@@ -154,7 +154,7 @@ def test_every_form_of_the_arguments():
     ):
         assert torch.equal(mm_fp4(*call, torch.bfloat16), expected)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            assert _fakes.mm_fp4(*call, torch.bfloat16).shape == expected.shape
+            assert mm_fp4.default.fake(*call, torch.bfloat16).shape == expected.shape
 
 
 def test_nan_and_overflow():
@@ -184,7 +184,7 @@ def test_out_form():
     arguments = factors(130, 96, 160)[2]
     for dtype in (torch.bfloat16, torch.float16):
         out = torch.full((130, 160), 7.0, dtype=dtype)
-        assert mm_fp4_out(*arguments, out=out) is None
+        assert mm_fp4.out(*arguments, out=out) is None
         assert torch.equal(out, mm_fp4(*arguments, dtype))
 
 
@@ -225,7 +225,7 @@ def test_fake_returns_what_the_kernel_does(lead, m, k, n, dtype):
 
     real = call(mm_fp4)
     with FakeTensorMode():
-        assert call(_fakes.mm_fp4) == real
+        assert call(mm_fp4.default.fake) == real
 
 
 # The public functions

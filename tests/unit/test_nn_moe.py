@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from fp4aot import fused_moe, nn
 from fp4aot._activations import ActivationType
 from fp4aot._layouts import SfLayout
-from fp4aot._reference.quantize import arrange_scales
+from fp4aot.operators.arithmetic.scales import arrange
 
 EXPERTS, HIDDEN, INTER, TOP_K = 4, 96, 64, 2
 NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -92,7 +92,7 @@ def by_hand(tensors, x, chosen, scales, per_expert: bool = False, **options) -> 
 
     def block_scales(*names: str) -> torch.Tensor:
         parts = [stack(tensors, name, "weight_scale").view(torch.uint8) for name in names]
-        return arrange_scales(torch.cat(parts, dim=1), SfLayout.layout_128x4)
+        return arrange(torch.cat(parts, dim=1), SfLayout.layout_128x4)
 
     def products(*names: str) -> list[torch.Tensor]:
         scale = stack(tensors, names[0], "input_scale")

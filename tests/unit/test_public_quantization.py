@@ -14,12 +14,12 @@ from test_reference_quantize import hostile_matrix
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fp4aot import _fakes, batched_quantization, kv_cache, quantization, shuffle
+from fp4aot import batched_quantization, kv_cache, quantization, shuffle
 from fp4aot._layouts import SfLayout
 from fp4aot._recipes import NVFP44Over6Config, nvfp4_4over6_code
-from fp4aot._reference import batched, per_token
-from fp4aot._reference.kv_cache import nvfp4_kv_quantize
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot.operators import batched, per_token
+from fp4aot.operators.nvfp4_kv_cache import nvfp4_kv_quantize
+from fp4aot.operators.quantize import fp4_quantize
 
 BASE = 1 / (448 * 6)
 RECIPE = NVFP44Over6Config(256, "MSE", True)
@@ -369,23 +369,22 @@ def test_export_with_any_number_of_rows():
     dtype=st.sampled_from([torch.float16, torch.bfloat16]),
 )
 def test_fakes_return_what_the_kernels_do(batch, rows, blocks, layout, dtype):
-    def call(modules):
-        batched, per_token, kv_quantize = modules
+    def call(form):
         a = torch.zeros(batch, rows, 32 * blocks, dtype=dtype)
         matrix, one = torch.zeros(rows, 16 * blocks, dtype=dtype), torch.ones(1)
         mask, scales = torch.zeros(batch, dtype=torch.int32), torch.ones(batch)
         results = (
-            *batched.nvfp4_batched_quantize(a, one),
-            *batched.scaled_fp4_grouped_quantize(a, mask, scales),
-            *batched.silu_and_mul_scaled_nvfp4_experts_quantize(a, mask, scales),
-            *per_token.nvfp4_quantize_per_token(matrix, BASE, None, int(layout)),
-            *kv_quantize(matrix, one),
+            *form(batched.nvfp4_batched_quantize)(a, one),
+            *form(batched.scaled_fp4_grouped_quantize)(a, mask, scales),
+            *form(batched.silu_and_mul_scaled_nvfp4_experts_quantize)(a, mask, scales),
+            *form(per_token.nvfp4_quantize_per_token)(matrix, BASE, None, int(layout)),
+            *form(nvfp4_kv_quantize)(matrix, one),
         )
         return [(r.dtype, tuple(r.shape), r.stride(), r.device) for r in results]
 
-    real = call((batched, per_token, nvfp4_kv_quantize))
+    real = call(lambda operator: operator)
     with FakeTensorMode():
-        assert call((_fakes.batched, _fakes.per_token, _fakes.nvfp4_kv_quantize)) == real
+        assert call(lambda operator: operator.default.fake) == real
 
 
 def test_a_nan_base_is_a_nan_scale():

@@ -15,8 +15,8 @@ from test_reference_quantize import hostile_matrix
 
 from fp4aot._layouts import SfLayout
 from fp4aot._recipes import nvfp4_4over6_code
-from fp4aot._reference import batched
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot.operators import batched
+from fp4aot.operators.quantize import fp4_quantize
 
 CODES = [nvfp4_4over6_code(config) for config in (None, *CONFIGS)]
 HALVES = (torch.float16, torch.bfloat16)
@@ -60,7 +60,7 @@ def test_batched_padding_is_zero_and_buffers_do_not_matter(rows):
     a, scale = gaussian(2, rows, 112), torch.tensor([7.0])
     expected = batched.nvfp4_batched_quantize(a, scale)
     buffers = [torch.full_like(result, POISON) for result in expected]
-    returned = batched.nvfp4_batched_quantize_out(
+    returned = batched.nvfp4_batched_quantize.out(
         a, scale, values=buffers[0], block_scales=buffers[1]
     )
     assert returned is None
@@ -157,7 +157,7 @@ def test_rows_that_do_not_count_keep_what_the_buffers_held(mask, fused, blocks):
     assert [buffer.stride() for buffer in buffers] == [values.stride(), scales.stride()]
     name = "silu_and_mul_scaled_nvfp4_experts_quantize" if fused else "scaled_fp4_grouped_quantize"
     counts = torch.tensor(mask, dtype=torch.int32)
-    returned = getattr(batched, f"{name}_out")(
+    returned = getattr(batched, name).out(
         a, counts, scale, values=buffers[0], block_scales=buffers[1]
     )
     assert returned is None

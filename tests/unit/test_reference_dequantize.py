@@ -12,8 +12,8 @@ from test_reference_e2m1 import VALUES
 from test_reference_scales import E4M3
 
 from fp4aot._layouts import SfLayout
-from fp4aot._reference import dequantize
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot.operators import dequantize
+from fp4aot.operators.quantize import fp4_quantize
 
 F32 = np.float32
 LAYOUTS = {
@@ -87,12 +87,12 @@ def test_against_scalar_arithmetic(ufp8_type, rows, layout):
     arguments = (packed, scales, scale, block, ufp8_type)
     assert_same(dequantize.e2m1_and_ufp8sf_scale_to_float(*arguments, **LAYOUTS[layout]), expected)
     out = torch.full((rows, 5 * block), 7.0)
-    dequantize.e2m1_and_ufp8sf_scale_to_float_out(*arguments, **LAYOUTS[layout], out=out)
+    dequantize.e2m1_and_ufp8sf_scale_to_float.out(*arguments, **LAYOUTS[layout], out=out)
     assert_same(out, expected)
     if ufp8_type == 0:
         assert_same(dequantize.mxfp4_dequantize(packed, scales, int(layout)), expected)
         out.fill_(7.0)
-        dequantize.mxfp4_dequantize_out(packed, scales, int(layout), out=out)
+        dequantize.mxfp4_dequantize.out(packed, scales, int(layout), out=out)
         assert_same(out, expected)
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 
-from fp4aot._reference.gemm import mm_fp4
-from fp4aot._reference.group_gemm import (
+from fp4aot.operators.grouped_matmul import (
     group_gemm_mxfp8_mxfp4_nt_groupwise,
-    group_gemm_mxfp8_mxfp4_nt_groupwise_out,
     group_gemm_nvfp4_nt_groupwise,
-    group_gemm_nvfp4_nt_groupwise_out,
 )
+from fp4aot.operators.matmul import mm_fp4
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 E2M1 += [-value for value in E2M1]
@@ -230,12 +226,12 @@ def test_rows_outside_of_the_segments_stay(nvfp4):
     out = torch.full((16, 24), 7.0, dtype=torch.bfloat16)
     whole = torch.full_like(out, 7.0)
     if nvfp4:
-        group_gemm_nvfp4_nt_groupwise_out(*groups.arguments(), None, out=whole)
+        group_gemm_nvfp4_nt_groupwise.out(*groups.arguments(), None, out=whole)
         # The scales of group 1 begin at row (4 + 127) // 128 * 128, whatever group 0 holds.
-        group_gemm_nvfp4_nt_groupwise_out(a, b, a_scale, b_scale, m_indptr, None, out=out)
+        group_gemm_nvfp4_nt_groupwise.out(a, b, a_scale, b_scale, m_indptr, None, out=out)
     else:
-        group_gemm_mxfp8_mxfp4_nt_groupwise_out(*groups.arguments(), out=whole)
-        group_gemm_mxfp8_mxfp4_nt_groupwise_out(a, b, a_scale, b_scale, m_indptr, out=out)
+        group_gemm_mxfp8_mxfp4_nt_groupwise.out(*groups.arguments(), out=whole)
+        group_gemm_mxfp8_mxfp4_nt_groupwise.out(a, b, a_scale, b_scale, m_indptr, out=out)
     assert torch.equal(out[4:12], whole[4:12])
     assert (out[:4] == 7).all()
     assert (out[12:] == 7).all()
@@ -248,7 +244,7 @@ def test_segments_outside_of_a_are_refused_before_anything_is_written(bounds):
     out = torch.full((12, 24), 7.0, dtype=torch.bfloat16)
     m_indptr = torch.tensor(bounds, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=r"'m_indptr': got rows .* for group .*GPU would read"):
-        group_gemm_nvfp4_nt_groupwise_out(*groups.arguments()[:4], m_indptr, groups.alpha, out=out)
+        group_gemm_nvfp4_nt_groupwise.out(*groups.arguments()[:4], m_indptr, groups.alpha, out=out)
     assert (out == 7).all()
 
 
@@ -268,6 +264,6 @@ def test_tiles_change_nothing():
 
 def test_defaults_of_the_tiles_are_flashinfers():
     for function in (group_gemm_nvfp4_nt_groupwise, group_gemm_mxfp8_mxfp4_nt_groupwise):
-        parameters = inspect.signature(function).parameters
-        tiles = [parameters[f"tile_{axis}"].default for axis in "mnk"]
-        assert (*tiles, parameters["swap_ab"].default) == (128, 128, 128, True)
+        defaults = {a.name: a.default_value for a in function.default.schema.arguments}
+        tiles = [defaults[f"tile_{axis}"] for axis in "mnk"]
+        assert (*tiles, defaults["swap_ab"]) == (128, 128, 128, True)

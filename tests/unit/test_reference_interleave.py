@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_layouts import kernel_offset
 
 from fp4aot._layouts import SfLayout
-from fp4aot._reference import interleave
+from fp4aot.operators import interleave
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
@@ -63,11 +63,11 @@ def test_out_forms():
     scales = torch.randint(1, 256, (33, 7)).to(torch.uint8)
     expected = interleave.block_scale_interleave(scales)
     out = torch.full_like(expected, 0x7F)
-    assert interleave.block_scale_interleave_out(scales, out=out) is None
+    assert interleave.block_scale_interleave.out(scales, out=out) is None
     assert torch.equal(out, expected)
     padded = out.reshape(128, 8)
     reversed_out = torch.full_like(padded, 0x7F)
-    assert interleave.block_scale_interleave_reverse_out(padded, out=reversed_out) is None
+    assert interleave.block_scale_interleave_reverse.out(padded, out=reversed_out) is None
     assert torch.equal(reversed_out[:33, :7], scales)
     assert reversed_out[33:].count_nonzero() == 0
     assert reversed_out[:, 7:].count_nonzero() == 0

@@ -22,8 +22,8 @@ from test_reference_quantize import (
 )
 from test_reference_scales import e4m3_code
 
-from fp4aot._reference import kv_cache
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot.operators import nvfp4_kv_cache as kv_cache
+from fp4aot.operators.quantize import fp4_quantize
 
 F32 = np.float32
 OUTPUTS = (torch.float16, torch.bfloat16)
@@ -77,7 +77,7 @@ def test_every_scale_code(scale, dtype):
     as_float8 = codes.view(torch.float8_e4m3fn)
     assert_same(kv_cache.nvfp4_kv_dequantize(packed, as_float8, global_scale, dtype), expected)
     out = torch.full((32, 128), 7.0, dtype=dtype)
-    assert kv_cache.nvfp4_kv_dequantize_out(packed, codes, global_scale, out=out) is None
+    assert kv_cache.nvfp4_kv_dequantize.out(packed, codes, global_scale, out=out) is None
     assert_same(out, expected)
 
 
@@ -159,7 +159,7 @@ def test_paged(dtype, kv_layout, table_dtype):
     outputs = [torch.full_like(result, 7.0) for result in (k, v)]
     outputs[0][0, 8] = math.nan
     backgrounds = [output.clone() for output in outputs]
-    returned = kv_cache.nvfp4_kv_dequantize_paged_out(
+    returned = kv_cache.nvfp4_kv_dequantize_paged.out(
         *arguments, kv_layout, output_k=outputs[0], output_v=outputs[1]
     )
     assert returned is None
@@ -357,7 +357,7 @@ def test_quantize_other_strides_and_buffers():
     results = kv_cache.nvfp4_kv_quantize(strided, scale)
     assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
     buffers = [torch.full_like(result, 0x7F) for result in expected]
-    returned = kv_cache.nvfp4_kv_quantize_out(
+    returned = kv_cache.nvfp4_kv_quantize.out(
         matrix, scale, fp4_output=buffers[0], block_scales=buffers[1]
     )
     assert returned is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fp4aot import gemm, quantization
 from fp4aot._activations import COMPILED, ActivationType
 from fp4aot._layouts import SfLayout
-from fp4aot._reference.moe import cutlass_fused_moe, cutlass_fused_moe_out
+from fp4aot.operators.mixture_of_experts import cutlass_fused_moe
 
 TOKENS, HIDDEN, INTER, EXPERTS, TOP_K = 9, 128, 96, 5, 3
 INFINITE = float("inf")
@@ -213,7 +213,7 @@ def test_few_tokens(count):
     assert result.shape == (count, HIDDEN)
     assert torch.equal(result, layer.dense(x, selected, weights))
     out = torch.full((count, HIDDEN), float("nan"), dtype=torch.bfloat16)
-    cutlass_fused_moe_out(x, selected, weights, *layer.tensors(), out=out)
+    cutlass_fused_moe.out(x, selected, weights, *layer.tensors(), out=out)
     assert torch.equal(out, result)
 
 
@@ -366,7 +366,7 @@ def test_the_activation_is_rounded_to_the_output_dtype_before_it_is_quantized():
 
 
 def test_it_computes_only_what_was_selected(monkeypatch):
-    from fp4aot._reference import moe
+    from fp4aot.operators import mixture_of_experts_reference as moe
 
     seen = []
     product = moe._product
@@ -385,5 +385,5 @@ def test_nothing_is_written_on_failure():
     layer, x, (selected, weights) = Layer(), tokens(), route()
     out = torch.full((TOKENS, HIDDEN), 7.0, dtype=torch.bfloat16)
     with pytest.raises(RuntimeError, match="'workspace_buffer'"):
-        cutlass_fused_moe_out(x, selected, weights, *layer.tensors(), workspace_buffer=out, out=out)
+        cutlass_fused_moe.out(x, selected, weights, *layer.tensors(), workspace_buffer=out, out=out)
     assert torch.equal(out, torch.full_like(out, 7.0))

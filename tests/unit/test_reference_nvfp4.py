@@ -28,7 +28,7 @@ from test_reference_scales import e4m3_code
 
 from fp4aot._layouts import SfLayout
 from fp4aot._recipes import NVFP44Over6Config, NVFP44Over6ErrMode, nvfp4_4over6_code
-from fp4aot._reference.quantize import fp4_quantize
+from fp4aot.operators.quantize import fp4_quantize
 
 CONFIGS = [
     NVFP44Over6Config(e4m3_max, mode, fast)

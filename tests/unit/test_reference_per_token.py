@@ -24,7 +24,7 @@ from test_reference_quantize import (
 
 from fp4aot._layouts import SfLayout
 from fp4aot._recipes import nvfp4_4over6_code
-from fp4aot._reference.per_token import nvfp4_quantize_per_token, nvfp4_quantize_per_token_out
+from fp4aot.operators.per_token import nvfp4_quantize_per_token
 
 DTYPES = (torch.float16, torch.bfloat16)
 BASE = 1 / (448 * 6)
@@ -166,7 +166,7 @@ def test_only_the_rows_that_the_index_names(columns, layout):
     # Something else in each place, so that a byte that moves shows.
     held = [(torch.arange(r.numel()) % 251).view(r.shape).to(r.dtype) + 1 for r in every]
     buffers = [buffer.clone() for buffer in held]
-    returned = nvfp4_quantize_per_token_out(
+    returned = nvfp4_quantize_per_token.out(
         matrix, BASE, index, **flags,
         values=buffers[0], block_scales=buffers[1], per_token_scale=buffers[2],
     )  # fmt: skip
@@ -200,7 +200,7 @@ def test_what_the_buffers_held_does_not_matter_without_an_index(layout):
     matrix, flags = gaussian(33, 112), {"sf_layout": int(layout), "nvfp4_4over6": 1}
     expected = nvfp4_quantize_per_token(matrix, BASE, **flags)
     buffers = [torch.full_like(result, POISON) for result in expected]
-    nvfp4_quantize_per_token_out(
+    nvfp4_quantize_per_token.out(
         matrix, BASE, **flags,
         values=buffers[0], block_scales=buffers[1], per_token_scale=buffers[2],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from test_reference_e2m1 import VALUES, nearest_code
 from test_reference_scales import E4M3, e4m3_code, ue8m0_code
 
 from fp4aot._layouts import SfLayout
-from fp4aot._reference.quantize import fp4_quantize, fp4_quantize_out
+from fp4aot.operators.quantize import fp4_quantize
 
 F32 = np.float32
 SIXTH = F32(1) / F32(6)
@@ -295,7 +295,7 @@ def test_what_the_buffers_held_does_not_matter(rows, layout):
     expected = fp4_quantize(matrix, scale, **LAYOUTS[layout])
     for poison in (0x7F, 0xFF):
         buffers = [torch.full_like(result, poison) for result in expected]
-        returned = fp4_quantize_out(
+        returned = fp4_quantize.out(
             matrix, scale, **LAYOUTS[layout], values=buffers[0], block_scales=buffers[1]
         )
         assert returned is None
@@ -336,7 +336,7 @@ def test_column_major_input(shape, layout):
     buffers = [
         torch.full_like(result.transpose(-2, -1), 0x7F).transpose(-2, -1) for result in results
     ]
-    fp4_quantize_out(
+    fp4_quantize.out(
         tensor.transpose(-2, -1),
         scale,
         **LAYOUTS[layout],

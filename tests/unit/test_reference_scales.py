@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp4aot._reference import scales
+from fp4aot.operators.arithmetic import scales
 
 # Codes 0 .. 0x7E: four exponent bits with bias 7, three mantissa bits; 0x7F is NaN.
 E4M3 = [

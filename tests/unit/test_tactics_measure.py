@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fp4aot._reference import gemm
 from fp4aot._tactics import measure as measuring
 from fp4aot._tactics import trials
 from fp4aot._tactics.bench import Bench
@@ -19,6 +18,7 @@ from fp4aot._tactics.measure import Case, disagreement, make_trial, measure, ran
 from fp4aot._tactics.progress import Progress, clock_text
 from fp4aot._tactics.shapes import Shape
 from fp4aot._tactics.trials import CaseError, DeviceLostError
+from fp4aot.operators.matmul import mm_fp4
 
 Fault = Callable[[torch.Tensor], torch.Tensor | None]
 """What a kernel writes in place of the right result; None for nothing."""
@@ -247,7 +247,7 @@ def test_a_failure_while_timing_fails_the_case() -> None:
 def test_operands_are_what_the_operator_takes(dtype: str, n: int, k: int, m: int) -> None:
     case = Case(Shape(n, k), dtype, m)
     # The reference makes the operator's checks.
-    bench = replace(FakeDevice({}).bench(), call=gemm.mm_fp4_out)
+    bench = replace(FakeDevice({}).bench(), call=mm_fp4.out)
     product = trials.result(make_trial(case, bench), -1, bench)
     assert product.shape == (m, n)
     assert product.dtype == getattr(torch, dtype)

@@ -16,7 +16,6 @@ from test_tactics_flashinfer_cache import CUTLASS, WRITTEN, make_cache, make_key
 from test_tactics_measure import CPU, FakeDevice, fail, nothing
 from test_tactics_table import WHEEL, make_moe_entry, make_table
 
-from fp4aot._reference import moe
 from fp4aot._tactics import file, flashinfer_cache
 from fp4aot._tactics.entries import MoeChoice, MoeEntry
 from fp4aot._tactics.errors import TacticsError
@@ -30,6 +29,7 @@ from fp4aot._tactics.measure_moe import (
 )
 from fp4aot._tactics.shapes import MoeShape
 from fp4aot._tactics.trials import CaseError, DeviceLostError
+from fp4aot.operators.mixture_of_experts import cutlass_fused_moe
 
 SHAPE = MoeShape(64, 32, 4, 2, name="experts")
 CASE = MoeCase(SHAPE, "bfloat16", quantized_input=False, use_fused_finalize=True, bucket=64)
@@ -123,7 +123,7 @@ def test_operands_are_what_the_operator_takes(shape: MoeShape, dtype: str, quant
     operands = random_operands(case, CPU)
     operands.out.fill_(float("nan"))
     # The reference makes the operator's checks.
-    moe.cutlass_fused_moe_out(*operands.arguments, **operands.options, out=operands.out)
+    cutlass_fused_moe.out(*operands.arguments, **operands.options, out=operands.out)
     assert operands.out.shape == (33, shape.hidden_size)
     assert bool(operands.out.isfinite().all())
     size = float(operands.out.float().square().mean().sqrt()) * shape.ep_size**0.5
@@ -141,7 +141,7 @@ def test_one_experts_part_is_missed_and_rounding_is_not(quantized: bool) -> None
     operands = random_operands(case, CPU)
 
     def mix(arguments: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return moe.cutlass_fused_moe(*arguments, torch.bfloat16, **operands.options)
+        return cutlass_fused_moe(*arguments, torch.bfloat16, **operands.options)
 
     right = mix(operands.arguments)
     one_less = operands.arguments[1].clone()

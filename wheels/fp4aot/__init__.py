@@ -44,6 +44,7 @@ from fp4aot.kv_cache import (  # noqa: E402
     nvfp4_kv_dequantize,
     nvfp4_kv_dequantize_paged,
     nvfp4_kv_quantize,
+    nvfp4_quantize_append_paged_kv_cache,
 )
 from fp4aot.quantization import (  # noqa: E402
     SfLayout,
@@ -107,6 +108,7 @@ __all__ = [
     "nvfp4_kv_dequantize_paged",
     "nvfp4_kv_quantize",
     "nvfp4_quantize",
+    "nvfp4_quantize_append_paged_kv_cache",
     "scaled_fp4_grouped_quantize",
     "shuffle_matrix_a",
     "shuffle_matrix_sf_a",

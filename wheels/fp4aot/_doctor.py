@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 import fp4aot
-from fp4aot import _manifest, _registration
+from fp4aot import _manifest
 from fp4aot.integrations import describe
+from fp4aot.operators import DEVICE_OPERATORS
 
 # The kernel's part of the driver tells its version here, on Linux other than WSL.
 KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
@@ -203,9 +204,7 @@ def _offered(called: set[str]) -> list[str]:
 
 def absent_operators(manifest: _manifest.Manifest) -> tuple[str, ...]:
     """List the operators that need compiled device code of which the wheel has none."""
-    return tuple(
-        sorted(name for name in _registration.DEVICE_OPERATORS if not manifest.targets_of(name))
-    )
+    return tuple(sorted(name for name in DEVICE_OPERATORS if not manifest.targets_of(name)))
 
 
 def find_problems(

@@ -149,9 +149,9 @@ def load() -> _manifest.Manifest:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise explain(error, library, torch.__version__) from error
-    from fp4aot import _registration  # noqa: PLC0415 (needs the operators)
+    from fp4aot import operators  # noqa: PLC0415 (needs the operators)
 
-    _registration.register()
+    operators.register()
     return manifest
 
 

@@ -6,9 +6,11 @@ import math
 
 import torch
 
-from fp4aot import _checks, _recipes
+from fp4aot import _recipes
 from fp4aot._layouts import SfLayout
-from fp4aot._reference import scales
+from fp4aot.operators.argument_checks import check_scalar_scale
+from fp4aot.operators.arithmetic import scales
+from fp4aot.operators.per_token import nvfp4_quantize_per_token
 
 Quantized = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -50,9 +52,8 @@ def with_tensor(
     The operator would need it on the host, and reading it would wait for the device and could not
     be captured in a CUDA graph. The results are the operator's, bit for bit.
     """
-    name = "nvfp4_quantize_per_token"
-    _checks.nvfp4_quantize_per_token(a, None, int(layout), _recipes.STANDARD)
-    _checks.check_scalar_scale(name, "a_global_sf", a_global_sf, "input", a)
+    nvfp4_quantize_per_token.check(a, 1.0, None, int(layout), _recipes.STANDARD)
+    check_scalar_scale(nvfp4_quantize_per_token.name, "a_global_sf", a_global_sf, "input", a)
     # A column-major tensor would be quantized along its other dimension.
     a = a.contiguous()
     base = scales.flush_subnormals(a_global_sf.reshape(()))

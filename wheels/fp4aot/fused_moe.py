@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import torch
 
-from fp4aot import _checks
 from fp4aot._activations import ActivationType
+from fp4aot.operators.mixture_of_experts_arguments import PACKED_DTYPES
 
 __all__ = ["ActivationType", "cutlass_fused_moe", "cutlass_fused_moe_workspace_size"]
 
@@ -20,7 +20,6 @@ _CUTLASS_FUSED_MOE = torch.ops.fp4aot.cutlass_fused_moe.default
 _CUTLASS_FUSED_MOE_OUT = torch.ops.fp4aot.cutlass_fused_moe.out
 
 _FLOATS = (torch.bfloat16, torch.float16)
-_PACKED = _checks.PACKED_DTYPES
 _MISSING_ACTIVATIONS = (ActivationType.Situ, ActivationType.ClampedRelu2)
 # Of the arguments that have no other value here. The rest are flags, which are False.
 _DEFAULTS: Mapping[str, int | None] = MappingProxyType(
@@ -391,7 +390,7 @@ def cutlass_fused_moe_workspace_size(
         ep_rank,
         int(activation_type),
         output_dtype == torch.bfloat16,
-        x_dtype in _PACKED,
+        x_dtype in PACKED_DTYPES,
         use_fused_finalize,
         index,
     )
@@ -451,12 +450,12 @@ def _check_dtypes(
         raise ValueError(
             f"fp4aot.{function}: output_dtype={output_dtype}; pass bfloat16 or float16"
         )
-    if weight_dtype not in _PACKED:
+    if weight_dtype not in PACKED_DTYPES:
         raise ValueError(
             f"fp4aot.{function}: weight_dtype={weight_dtype} is not in this package; pass that of "
             "packed NVFP4 weights: uint8, float4_e2m1fn_x2 or int64"
         )
-    if x_dtype != output_dtype and x_dtype not in _PACKED:
+    if x_dtype != output_dtype and x_dtype not in PACKED_DTYPES:
         raise ValueError(
             f"fp4aot.{function}: x_dtype={x_dtype}; pass output_dtype, or the dtype of a packed "
             "input: uint8, float4_e2m1fn_x2 or int64"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from fp4aot import _checks
+from fp4aot.operators.matmul import check_fp4_linear
 
 __all__ = ["fp4_linear", "mm_fp4"]
 
@@ -168,13 +168,13 @@ def fp4_linear(
     out_dtype = x.dtype if out_dtype is None else out_dtype
     arguments = (x, weight, weight_scale, alpha, input_global_scale, bias, out_dtype)
     if torch.compiler.is_compiling() or not _operators_check(*arguments):
-        _checks.fp4_linear(*arguments)
+        check_fp4_linear(*arguments)
         return _linear(*arguments)
     try:
         return _linear(*arguments)
     except (IndexError, RuntimeError):
         # The operators name their own arguments: name this function's, if they are the cause.
-        _checks.fp4_linear(*arguments)
+        check_fp4_linear(*arguments)
         raise
 
 

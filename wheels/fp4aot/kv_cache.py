@@ -1,4 +1,4 @@
-"""Quantization to NVFP4 KV caches and dequantization, with FlashInfer's names and argument order.
+"""NVFP4 KV caches: quantization, dequantization and append, with FlashInfer's names and order.
 
 Every function here is one operator call, as in `fp4aot.quantization`.
 """
@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged", "nvfp4_kv_quantize"]
+__all__ = [
+    "nvfp4_kv_dequantize",
+    "nvfp4_kv_dequantize_paged",
+    "nvfp4_kv_quantize",
+    "nvfp4_quantize_append_paged_kv_cache",
+]
 
 _KV_LAYOUTS = {"NHD": 0, "HND": 1}
 
@@ -150,15 +155,8 @@ def nvfp4_kv_dequantize_paged(
     ValueError
         `kv_layout`, the outputs or `max_seq_len` do not fit together.
     """
-    if kv_layout not in _KV_LAYOUTS:
-        raise ValueError(
-            f"fp4aot.nvfp4_kv_dequantize_paged: kv_layout={kv_layout!r}; pass 'NHD' or 'HND'"
-        )
-    k_cache, v_cache = _unstack(paged_kv_cache, "paged_kv_cache", kv_layout)
-    k_block_scales, v_block_scales = _unstack(kv_cache_sf, "kv_cache_sf", kv_layout)
-    cache = (k_cache, v_cache, k_block_scales, v_block_scales)
+    cache, layout = _caches("nvfp4_kv_dequantize_paged", paged_kv_cache, kv_cache_sf, kv_layout)
     request = (block_tables, seq_lens, k_scale, v_scale)
-    layout = _KV_LAYOUTS[kv_layout]
     if output_k is not None and output_v is not None:
         torch.ops.fp4aot.nvfp4_kv_dequantize_paged.out(
             *cache, *request, layout, output_k=output_k, output_v=output_v
@@ -180,14 +178,88 @@ def nvfp4_kv_dequantize_paged(
     return k, v
 
 
+def nvfp4_quantize_append_paged_kv_cache(
+    append_key: torch.Tensor,
+    append_value: torch.Tensor,
+    batch_indices: torch.Tensor,
+    positions: torch.Tensor,
+    paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_cache_sf: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_indices: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_last_page_len: torch.Tensor,
+    k_scale: float,
+    v_scale: float,
+    kv_layout: str = "NHD",
+) -> None:
+    """Quantize new keys and values into the pages of an NVFP4 KV cache, in place.
+
+    Parameters
+    ----------
+    append_key, append_value
+        `[rows, heads, dim]` of dtype float16 or bfloat16, dim 64, 128, 256 or 512.
+    batch_indices, positions
+        int32 `[rows]`: the request of each row, and its position in it. Each row must go to another
+        place, for which the request has a page; the kernel looks at neither.
+    paged_kv_cache, kv_cache_sf
+        The caches, as `nvfp4_kv_dequantize_paged` reads them; K and V have the same strides.
+    kv_indices
+        int32: the numbers of all requests' pages, one request after the other.
+    kv_indptr
+        int32 `[requests + 1]`: where the pages of each request begin in `kv_indices`.
+    kv_last_page_len
+        int32 `[requests]`: entries in the last page of each request.
+    k_scale, v_scale
+        Positive, finite: the numbers that `nvfp4_kv_dequantize_paged` multiplies by.
+    kv_layout
+        "NHD" or "HND".
+
+    Raises
+    ------
+    RuntimeError
+        An argument is not as described; the message names it, what it is, and what to do.
+    ValueError
+        `kv_layout` or a cache has another form.
+
+    Notes
+    -----
+    A block with largest magnitude a, under global scale g, has the scale s = a / (6 g), rounded to
+    E4M3; its values are x / (s g), rounded to E2M1, and zeros where s is rounded to zero. From
+    `page.cuh` of FlashInfer. What a block with a NaN becomes is not specified.
+    """
+    name = "nvfp4_quantize_append_paged_kv_cache"
+    cache, layout = _caches(name, paged_kv_cache, kv_cache_sf, kv_layout)
+    torch.ops.fp4aot.nvfp4_quantize_append_paged_kv_cache.default(
+        *(append_key, append_value, batch_indices, positions, *cache),
+        *(kv_indices, kv_indptr, kv_last_page_len, float(k_scale), float(v_scale), layout),
+    )
+
+
+def _caches(
+    name: str,
+    paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_cache_sf: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_layout: str,
+) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], int]:
+    """Return the caches of K and V, their block scales, and the number of the layout."""
+    if kv_layout not in _KV_LAYOUTS:
+        raise ValueError(f"fp4aot.{name}: kv_layout={kv_layout!r}; pass 'NHD' or 'HND'")
+    k, v = _unstack(name, paged_kv_cache, "paged_kv_cache", kv_layout)
+    k_scales, v_scales = _unstack(name, kv_cache_sf, "kv_cache_sf", kv_layout)
+    return (k, v, k_scales, v_scales), _KV_LAYOUTS[kv_layout]
+
+
 def _unstack(
-    cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor], argument: str, kv_layout: str
+    name: str,
+    cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    argument: str,
+    kv_layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Split a stacked cache, and give pages of one token their dimension."""
     if isinstance(cache, torch.Tensor):
         if cache.dim() not in (4, 5) or cache.shape[1] != 2:
             raise ValueError(
-                f"fp4aot.nvfp4_kv_dequantize_paged: {argument} has shape {list(cache.shape)}; pass "
+                f"fp4aot.{name}: {argument} has shape {list(cache.shape)}; pass "
                 "a tuple (k, v), or one tensor [pages, 2, ...] of four or five dimensions"
             )
         k, v = cache[:, 0], cache[:, 1]

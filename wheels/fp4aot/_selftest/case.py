@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from fp4aot.operators.structured import Operator
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,12 @@ class Case:
 
     Parameters
     ----------
-    operator
-        Its name.
+    reference
+        The operator in plain PyTorch, which the result must equal.
     variant
         Formats, layouts and shapes, for the report.
     arguments
         Positional arguments, on the CPU.
-    reference
-        The plain PyTorch function that the result must equal.
     tie_tolerance
         Share of bytes that may differ: a GPU's approximate reciprocal decides some ties otherwise.
     devices
@@ -35,14 +34,18 @@ class Case:
         the functional form has zeros there.
     """
 
-    operator: str
+    reference: Operator
     variant: str
     arguments: tuple[Any, ...]
-    reference: Callable[..., Any]
     tie_tolerance: float = 0.0
     devices: str = "any"
     writes_all: bool = True
     largest_error: float | None = None
+
+    @property
+    def operator(self) -> str:
+        """The operator's name."""
+        return self.reference.name
 
 
 def blocks(generator: torch.Generator, *shape: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +57,11 @@ class _MismatchError(Exception):
 
 def _check(case: Case, device: torch.device) -> str:
     packet = getattr(torch.ops.fp4aot, case.operator)
+    if not packet.default._schema.returns:
+        return _check_in_place(case, packet.default, device)
     arguments = _moved(case.arguments, device)
     expected = _tuple(case.reference(*case.arguments))
-    try:
-        eager = _tuple(packet.default(*arguments))
-    except RuntimeError as error:
-        if device.type == "cuda" and "has no compiled kernel in this wheel" in str(error):
-            raise _RefusedError(str(error)) from error
-        raise
+    eager = _tuple(_unless_refused(lambda: packet.default(*arguments), device))
     if case.largest_error is None:
         differing = _compare("eager", eager, expected, case.tie_tolerance)
         judged = f", {differing} differ at ties" if case.tie_tolerance else ""
@@ -94,6 +92,35 @@ def _check(case: Case, device: torch.device) -> str:
     compiled: Any = torch.compile(packet.default, fullgraph=True, backend="aot_eager")
     _compare("compiled", _tuple(compiled(*arguments)), eager, 0.0)
     return f"eager, out, fake, fullgraph: {_numel(eager)} elements{judged}"
+
+
+def _check_in_place(case: Case, operator: Any, device: torch.device) -> str:
+    """Judge an operator by what it writes to its arguments."""
+    schema = operator._schema.arguments
+    written = [i for i, one in enumerate(schema) if one.alias_info and one.alias_info.is_write]
+
+    def run(function: Any, where: torch.device) -> tuple[torch.Tensor, ...]:
+        copies = (a.clone() if isinstance(a, torch.Tensor) else a for a in case.arguments)
+        arguments = _moved(tuple(copies), where)
+        function(*arguments)
+        return tuple(arguments[i] for i in written)
+
+    expected = run(case.reference, torch.device("cpu"))
+    eager = _unless_refused(lambda: run(operator, device), device)
+    differing = _compare("eager", eager, expected, case.tie_tolerance)
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(operator, fullgraph=True, backend="aot_eager")
+    _compare("compiled", run(compiled, device), eager, 0.0)
+    return f"eager, fullgraph: {_numel(eager)} elements, {differing} differ at ties"
+
+
+def _unless_refused(call: Callable[[], Any], device: torch.device) -> Any:
+    try:
+        return call()
+    except RuntimeError as error:
+        if device.type == "cuda" and "has no compiled kernel in this wheel" in str(error):
+            raise _RefusedError(str(error)) from error
+        raise
 
 
 def out_form(packet: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[str, ...]]:

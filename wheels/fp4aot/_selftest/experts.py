@@ -7,10 +7,15 @@ from typing import NamedTuple
 import torch
 
 from fp4aot._activations import ActivationType
-from fp4aot._checks.group_gemm import first_scale_row
-from fp4aot._reference import batched, group_gemm, moe
-from fp4aot._reference.quantize import fp4_quantize
 from fp4aot._selftest.case import Case, blocks
+from fp4aot.operators.batched import nvfp4_batched_quantize
+from fp4aot.operators.grouped_matmul import (
+    first_scale_row,
+    group_gemm_mxfp8_mxfp4_nt_groupwise,
+    group_gemm_nvfp4_nt_groupwise,
+)
+from fp4aot.operators.mixture_of_experts import cutlass_fused_moe
+from fp4aot.operators.quantize import fp4_quantize
 
 _HIDDEN, _INTER, _EXPERTS, _TOKENS, _TOP_K = 256, 192, 4, 37, 2
 _GLOBAL_SCALE = 37.3
@@ -32,7 +37,7 @@ def cases(generator: torch.Generator) -> list[Case]:
 
 def _quantized(generator: torch.Generator, count: int, rows: int, columns: int) -> _Matrices:
     values = blocks(generator, count, rows, columns).to(torch.bfloat16)
-    packed, scales = batched.nvfp4_batched_quantize(values, torch.tensor([_GLOBAL_SCALE]))
+    packed, scales = nvfp4_batched_quantize(values, torch.tensor([_GLOBAL_SCALE]))
     return _Matrices(packed, scales.reshape(count, -1, columns // 16))
 
 
@@ -71,10 +76,9 @@ def _mixtures(generator: torch.Generator) -> list[Case]:
             )
             found.append(
                 Case(
-                    "cutlass_fused_moe",
+                    cutlass_fused_moe,
                     f"{str(dtype).removeprefix('torch.')} {activation.name} {name}",
                     (*arguments, *options),
-                    moe.cutlass_fused_moe,
                     largest_error=_MIXTURE_ERROR,
                 )
             )
@@ -106,15 +110,7 @@ def _grouped_nvfp4(generator: torch.Generator) -> list[Case]:
     indptr = torch.tensor(starts, dtype=torch.int32)
     alpha = torch.linspace(5e-4, 9e-4, groups)
     arguments = (packed, b.packed, scales, b.block_scales, indptr, alpha, torch.bfloat16)
-    return [
-        Case(
-            "group_gemm_nvfp4_nt_groupwise",
-            "bfloat16 3 groups",
-            arguments,
-            group_gemm.group_gemm_nvfp4_nt_groupwise,
-            0.05,
-        )
-    ]
+    return [Case(group_gemm_nvfp4_nt_groupwise, "bfloat16 3 groups", arguments, 0.05)]
 
 
 def _exponents(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -131,12 +127,4 @@ def _grouped_mxfp4(generator: torch.Generator) -> list[Case]:
     a_scales = _exponents(generator, first_scale_row(rows, groups), k // 32)
     indptr = torch.tensor(starts, dtype=torch.int32)
     arguments = (a, b, a_scales, b_scales, indptr, torch.bfloat16)
-    return [
-        Case(
-            "group_gemm_mxfp8_mxfp4_nt_groupwise",
-            "bfloat16 3 groups",
-            arguments,
-            group_gemm.group_gemm_mxfp8_mxfp4_nt_groupwise,
-            0.05,
-        )
-    ]
+    return [Case(group_gemm_mxfp8_mxfp4_nt_groupwise, "bfloat16 3 groups", arguments, 0.05)]

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from fp4aot import _recipes
-from fp4aot._reference import (
+from fp4aot._selftest import experts
+from fp4aot._selftest.case import Case, blocks
+from fp4aot.operators import (
     batched,
     dequantize,
-    gemm,
     interleave,
-    kv_cache,
+    matmul,
+    nvfp4_kv_cache,
     per_token,
     quantize,
 )
-from fp4aot._selftest import experts
-from fp4aot._selftest.case import Case, blocks
 
 _SWIZZLED_128X4 = (True, False)
 _SWIZZLED_8X4 = (True, True)
@@ -38,6 +38,7 @@ def cases(seed: int = 0) -> list[Case]:
         *_plain_kv(generator),
         *_paged_kv(generator),
         *_kv_quantization(generator),
+        *_kv_append(generator),
         *_recipe_cases(generator),
         *_per_token(generator),
         *_batches(generator),
@@ -59,9 +60,7 @@ def _quantization(generator: torch.Generator) -> list[Case]:
     found = []
 
     def add(variant: str, values: torch.Tensor, scale: torch.Tensor | None, *flags: Any) -> None:
-        found.append(
-            Case("fp4_quantize", variant, (values, scale, *flags), quantize.fp4_quantize, _TIES)
-        )
+        found.append(Case(quantize.fp4_quantize, variant, (values, scale, *flags), _TIES))
 
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         values = blocks(generator, 33, 320).to(dtype)
@@ -93,18 +92,12 @@ def _scales(generator: torch.Generator) -> list[Case]:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randint(1, 256, shape, dtype=torch.uint8, generator=generator)
 
-    forward = interleave.block_scale_interleave
-    name = "block_scale_interleave"
+    forward, reverse = interleave.block_scale_interleave, interleave.block_scale_interleave_reverse
     return [
-        Case(name, "uint8 2-D", (draw(130, 9),), forward),
-        Case(name, "uint8 3-D", (draw(3, 40, 6),), forward),
-        Case(name, "bfloat16 2-D", (draw(33, 5).to(torch.bfloat16),), forward),
-        Case(
-            "block_scale_interleave_reverse",
-            "uint8 3-D",
-            (draw(2, 256, 8),),
-            interleave.block_scale_interleave_reverse,
-        ),
+        Case(forward, "uint8 2-D", (draw(130, 9),)),
+        Case(forward, "uint8 3-D", (draw(3, 40, 6),)),
+        Case(forward, "bfloat16 2-D", (draw(33, 5).to(torch.bfloat16),)),
+        Case(reverse, "uint8 3-D", (draw(2, 256, 8),)),
     ]
 
 
@@ -116,22 +109,19 @@ def _dequantization(generator: torch.Generator) -> list[Case]:
         packed, scales = quantize.fp4_quantize(values, scale, 16, False, *flags)
         arguments = (packed, scales, 1 / scale, 16, 1, *flags)
         function = dequantize.e2m1_and_ufp8sf_scale_to_float
-        found.append(Case("e2m1_and_ufp8sf_scale_to_float", f"E4M3 {name}", arguments, function))
+        found.append(Case(function, f"E4M3 {name}", arguments))
     for number, (name, flags) in enumerate(
         (("128x4", _SWIZZLED_128X4), ("8x4", _SWIZZLED_8X4), ("linear", _LINEAR))
     ):
         packed, scales = quantize.fp4_quantize(values, None, 32, True, *flags)
-        found.append(
-            Case("mxfp4_dequantize", name, (packed, scales, number), dequantize.mxfp4_dequantize)
-        )
+        found.append(Case(dequantize.mxfp4_dequantize, name, (packed, scales, number)))
     weight = torch.randint(0, 256, (24, 96), dtype=torch.uint8, generator=generator)
     exponents = torch.randint(90, 160, (24, 6), dtype=torch.uint8, generator=generator)
     found.append(
         Case(
-            "mxfp4_dequantize_host",
+            dequantize.mxfp4_dequantize_host,
             "FlashInfer's host code",
             (weight, exponents, 32),
-            dequantize.mxfp4_dequantize_host,
             devices="cpu",
         )
     )
@@ -146,7 +136,7 @@ def _plain_kv(generator: torch.Generator) -> list[Case]:
         packed, scales = quantize.fp4_quantize(values, scale, 16, False, *_LINEAR)
         arguments = (packed, scales, 1 / scale, dtype)
         name = str(dtype).removeprefix("torch.")
-        found.append(Case("nvfp4_kv_dequantize", name, arguments, kv_cache.nvfp4_kv_dequantize))
+        found.append(Case(nvfp4_kv_cache.nvfp4_kv_dequantize, name, arguments))
     return found
 
 
@@ -175,10 +165,9 @@ def _paged_kv(generator: torch.Generator) -> list[Case]:
             bits = str(index_dtype).removeprefix("torch.")
             found.append(
                 Case(
-                    "nvfp4_kv_dequantize_paged",
+                    nvfp4_kv_cache.nvfp4_kv_dequantize_paged,
                     f"{name}, {bits} tables",
                     arguments,
-                    kv_cache.nvfp4_kv_dequantize_paged,
                     writes_all=False,
                 )
             )
@@ -191,7 +180,23 @@ def _kv_quantization(generator: torch.Generator) -> list[Case]:
         values = blocks(generator, 65, 2048).to(dtype)
         arguments = (values, 1 / _global_scale(values))
         name = str(dtype).removeprefix("torch.")
-        found.append(Case("nvfp4_kv_quantize", name, arguments, kv_cache.nvfp4_kv_quantize, _TIES))
+        found.append(Case(nvfp4_kv_cache.nvfp4_kv_quantize, name, arguments, _TIES))
+    return found
+
+
+def _kv_append(generator: torch.Generator) -> list[Case]:
+    found = []
+    for layout, name in enumerate(("NHD", "HND")):
+        page = (4, 2) if layout == 0 else (2, 4)
+        keys, values = (blocks(generator, 5, 2, 128).to(torch.bfloat16) for _ in range(2))
+        caches = [torch.zeros(6, *page, 64, dtype=torch.uint8) for _ in range(2)]
+        scales = [torch.zeros(6, *page, 8).to(torch.float8_e4m3fn) for _ in range(2)]
+        # Two requests of 7 and 4 tokens on pages 3, 0 and 5; five rows are new.
+        requests = ([0, 0, 1, 1, 1], [5, 6, 1, 2, 3], [3, 0, 5], [0, 2, 3], [3, 4])
+        rows, positions, *pages = (torch.tensor(r, dtype=torch.int32) for r in requests)
+        arguments = (keys, values, rows, positions, *caches, *scales, *pages, 0.037, 0.041, layout)
+        append = nvfp4_kv_cache.nvfp4_quantize_append_paged_kv_cache
+        found.append(Case(append, name, arguments, _TIES))
     return found
 
 
@@ -205,10 +210,9 @@ def _recipe_cases(generator: torch.Generator) -> list[Case]:
             arguments = (values, scale, 16, False, *_SWIZZLED_128X4, False, None)
             found.append(
                 Case(
-                    "fp4_quantize",
+                    quantize.fp4_quantize,
                     f"4-over-6 {mode.name}{', fast errors' if fast else ''}",
                     (*arguments, _recipes.nvfp4_4over6_code(recipe)),
-                    quantize.fp4_quantize,
                     _TIES,
                 )
             )
@@ -216,24 +220,17 @@ def _recipe_cases(generator: torch.Generator) -> list[Case]:
 
 
 def _per_token(generator: torch.Generator) -> list[Case]:
-    operator, reference = "nvfp4_quantize_per_token", per_token.nvfp4_quantize_per_token
+    operator = per_token.nvfp4_quantize_per_token
     values = blocks(generator, 33, 320).to(torch.bfloat16)
     # A row each, in another order, one of them left out.
     rows = torch.randperm(33, generator=generator).to(torch.int32)
     rows[5] = -1
     inverse = 1 / (448 * 6)
     return [
-        Case(operator, "128x4", (values, inverse, None, 0), reference, _TIES),
-        Case(operator, "8x4", (values.to(torch.float16), inverse, None, 1), reference, _TIES),
-        Case(operator, "linear", (values, inverse, None, 2), reference, _TIES),
-        Case(
-            operator,
-            "linear, some rows",
-            (values, inverse, rows, 2),
-            reference,
-            _TIES,
-            writes_all=False,
-        ),
+        Case(operator, "128x4", (values, inverse, None, 0), _TIES),
+        Case(operator, "8x4", (values.to(torch.float16), inverse, None, 1), _TIES),
+        Case(operator, "linear", (values, inverse, None, 2), _TIES),
+        Case(operator, "linear, some rows", (values, inverse, rows, 2), _TIES, writes_all=False),
     ]
 
 
@@ -244,22 +241,16 @@ def _batches(generator: torch.Generator) -> list[Case]:
         values = blocks(generator, 3, 33, 320).to(dtype)
         name = str(dtype).removeprefix("torch.")
         arguments = (values, _global_scale(values))
-        found.append(
-            Case("nvfp4_batched_quantize", name, arguments, batched.nvfp4_batched_quantize, _TIES)
-        )
+        found.append(Case(batched.nvfp4_batched_quantize, name, arguments, _TIES))
     values = blocks(generator, 3, 128, 512).to(torch.bfloat16)
     rows = torch.full((3,), 128, dtype=torch.int32)
     scales = 448 * 6 / (1.0173 * values.float().abs().amax(dim=(1, 2)))
-    for operator, reference in (
-        ("scaled_fp4_grouped_quantize", batched.scaled_fp4_grouped_quantize),
-        (
-            "silu_and_mul_scaled_nvfp4_experts_quantize",
-            batched.silu_and_mul_scaled_nvfp4_experts_quantize,
-        ),
-    ):
+    for operator, tolerance in (
+        (batched.scaled_fp4_grouped_quantize, _TIES),
         # A GPU's exponential differs from the CPU's in the last bits too.
-        tolerance = _TIES if operator.startswith("scaled") else 10 * _TIES
-        found.append(Case(operator, "bfloat16", (values, rows, scales), reference, tolerance))
+        (batched.silu_and_mul_scaled_nvfp4_experts_quantize, 10 * _TIES),
+    ):
+        found.append(Case(operator, "bfloat16", (values, rows, scales), tolerance))
     return found
 
 
@@ -279,5 +270,5 @@ def _products(generator: torch.Generator) -> list[Case]:
             name = str(dtype).removeprefix("torch.")
             variant = f"{name} {'x'.join(map(str, (*leading, m, n, k)))}"
             # A GPU adds in another order: some results round to the neighbour.
-            found.append(Case("mm_fp4", variant, arguments, gemm.mm_fp4, 0.05))
+            found.append(Case(matmul.mm_fp4, variant, arguments, 0.05))
     return found

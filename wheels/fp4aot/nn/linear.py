@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from fp4aot import _layouts
-from fp4aot._reference.quantize import arrange_scales
 from fp4aot.gemm import fp4_linear
 from fp4aot.nn import checkpoint
 from fp4aot.nn.prepared import Prepared
 from fp4aot.nn.ranges import BLOCK, MULTIPLE, amax_of, scale_of, usable
+from fp4aot.operators.arithmetic import scales
 
 
 class NVFP4Linear(Prepared):
@@ -133,7 +133,7 @@ class NVFP4Linear(Prepared):
         input_scale = usable(self.input_scale).reshape(1)
         scale_bytes = self.weight_scale.view(torch.uint8)
         return {
-            "swizzled_weight_scale": arrange_scales(scale_bytes, _layouts.SfLayout.layout_128x4),
+            "swizzled_weight_scale": scales.arrange(scale_bytes, _layouts.SfLayout.layout_128x4),
             "alpha": input_scale * self.weight_scale_2,
             "input_global_scale": 1 / input_scale,
         }

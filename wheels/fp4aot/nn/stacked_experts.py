@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from fp4aot import _layouts
-from fp4aot._reference.quantize import arrange_scales
 from fp4aot.nn import checkpoint, expert_tensors
 from fp4aot.nn.expert_tensors import Place
 from fp4aot.nn.prepared import Prepared
 from fp4aot.nn.ranges import BLOCK, usable
+from fp4aot.operators.arithmetic import scales
 
 
 class StackedExperts(Prepared):
@@ -99,10 +99,10 @@ class StackedExperts(Prepared):
 
     def _differing(self) -> list[str]:
         """Name the experts whose gate and up no single alpha can serve."""
-        scales = self.fc1_weight_scale_2
-        if scales.is_meta or scales.shape[1] == 1:
+        global_scales = self.fc1_weight_scale_2
+        if global_scales.is_meta or global_scales.shape[1] == 1:
             return []
-        up, gate = scales.unbind(dim=1)
+        up, gate = global_scales.unbind(dim=1)
         # One of 0 is that of a matrix of zeros, or has not been loaded yet.
         wrong = ((up != gate) & (up != 0) & (gate != 0)).nonzero().flatten().tolist()
         return [
@@ -125,7 +125,7 @@ class StackedExperts(Prepared):
                 input_scale = input_scale.amax(dim=0, keepdim=True)
             input_scale = usable(input_scale)
             prefix = f"fc{product}_"
-            tensors[prefix + "weight_block_scales"] = arrange_scales(
+            tensors[prefix + "weight_block_scales"] = scales.arrange(
                 parts.flatten(1, 2), _layouts.SfLayout.layout_128x4
             )
             tensors[prefix + "alpha"] = input_scale * weight_scale_2.amax(dim=1)
