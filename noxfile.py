@@ -107,6 +107,7 @@ def test(session: nox.Session) -> None:
     # First the build: some unit tests look at the toolkit and the environment that it leaves.
     report = build_wheel(session, "quick")
     session.run("python", "-m", "pytest", *IN_PARALLEL, "tests/unit")
+    run_sanitized(session, generated_calls=2000)
     session.install("--no-deps", "--force-reinstall", report["wheel"])
     session.run(
         *("python", "-m", "pytest", *IN_PARALLEL, "tests/wheel", *session.posargs),
@@ -114,6 +115,37 @@ def test(session: nox.Session) -> None:
     )
     # The failure that this package is for, in SGLang's own code; `integrations` runs all of it.
     session.run("python", "-m", "pytest", "tests/integrations/test_original_failure.py")
+
+
+@nox.session
+def host(session: nox.Session) -> None:
+    """Run the operators' C++ without a GPU, over stand-ins for FlashInfer and CUDA."""
+    session.install(*group("build", "torch", "test"))
+    session.run("python", "-m", "pytest", "tests/host", *session.posargs)
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Do the same under sanitizers, with 100,000 generated calls: `nox -s sanitize -- NUMBER`."""
+    session.install(*group("build", "torch", "test"))
+    run_sanitized(session, generated_calls=int(session.posargs[0]) if session.posargs else 100_000)
+
+
+def run_sanitized(session: nox.Session, generated_calls: int) -> None:
+    """Build the operators' C++ with sanitizers and run the tests of it."""
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    build = ("python", "-m", "host.host_library")
+    built = session.run(*build, silent=True, stderr=None, env=paths)
+    session.run(
+        *("python", "-m", "pytest", "tests/host"),
+        env={
+            "FP4AOT_SANITIZED": "1",
+            "FP4AOT_GENERATED_CALLS": str(generated_calls),
+            "LD_PRELOAD": built.splitlines()[-1],
+            # Python keeps what it allocates until it ends.
+            "ASAN_OPTIONS": "detect_leaks=0",
+        },
+    )
 
 
 @nox.session
@@ -196,7 +228,8 @@ def check_style(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    sources = sorted(str(path) for path in ROOT.glob("wheels/fp4aot/csrc/**/*.[ch]*"))
+    folders = ("wheels/fp4aot/csrc", "tests/host")
+    sources = sorted(str(p) for folder in folders for p in ROOT.glob(f"{folder}/**/*.[ch]*"))
     session.run("clang-format", "--dry-run", "--Werror", *sources)
 
 
@@ -282,6 +315,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def walk_through(session: nox.Session) -> None:
-    """Do what docs/adding-a-module.md says, in a copy of the tree: 2 minutes after any build."""
-    session.install(*group("build", "torch", "test"))
+    """Do what docs/adding-a-module.md says, in a copy of the tree. Needs Python 3.11 or newer."""
+    session.install(*group("build", "torch", "test", "docs"))
     session.run("python", "-m", "pytest", "tests/docs/test_adding_a_module.py", *session.posargs)
