@@ -240,6 +240,27 @@ def test_paged_kv_cache(details, flashinfer, case):
     assert_equal(details, AGAINST, *results)
 
 
+@pytest.mark.needs("nvfp4_quantize_append_paged_kv_cache")
+@pytest.mark.parametrize("case", [0, 1], ids=["NHD", "HND"])
+def test_appending_to_a_paged_kv_cache(details, flashinfer, case):
+    *arguments, k_scale, v_scale, layout = draw.moved(
+        draw.calls("nvfp4_quantize_append_paged_kv_cache")[case].arguments
+    )
+    key, value, rows, positions, k, v, k_scales, v_scales, *pages = arguments
+    results = []
+    for append in (
+        fp4aot.nvfp4_quantize_append_paged_kv_cache,
+        flashinfer.page.nvfp4_quantize_append_paged_kv_cache,
+    ):
+        caches = [memory.poisoned_like(one) for one in (k, v, k_scales, v_scales)]
+        append(
+            *(key, value, rows, positions, tuple(caches[:2]), tuple(caches[2:]), *pages),
+            *(k_scale, v_scale, ("NHD", "HND")[layout]),
+        )
+        results.append(tuple(memory.raw(cache) for cache in caches))
+    assert_equal(details, AGAINST, *results)
+
+
 @halves
 def test_mm_fp4(details, flashinfer, dtype):
     """FlashInfer's default tactic is ours."""

@@ -23,6 +23,10 @@ def test_bad_input_is_refused_in_the_words_of_the_cpu(case):
     arguments, keywords = case.build("cuda:0")
     with pytest.raises(RuntimeError) as caught:
         function(*arguments, **keywords)
+    # Arguments come before the device, and the device before the caller's buffers.
+    is_device = "has no compiled kernel in this wheel" in str(caught.value)
+    if is_device and case.operator.endswith(".out") and not covers(name):
+        not_applicable(f"no image of {name} for this device: no buffer of it is looked at")
     for fragment in (f"fp4aot::{name}", *case.fragments):
         assert re.search(fragment, str(caught.value)), f"{fragment!r} not in: {caught.value}"
     torch.cuda.synchronize()

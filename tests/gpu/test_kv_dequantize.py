@@ -8,8 +8,8 @@ from gpusuite.compare import assert_equal
 from gpusuite.memory import Guarded
 
 import fp4aot
-from fp4aot._reference import kv_cache as reference
-from fp4aot._reference import quantize
+from fp4aot.operators import nvfp4_kv_cache as reference
+from fp4aot.operators import quantize
 
 pytestmark = [
     pytest.mark.subject("nvfp4_kv_dequantize"),

@@ -10,7 +10,7 @@ from gpusuite.draw import BF16, FP16
 from gpusuite.models import layer, model
 
 import fp4aot
-from fp4aot._reference import gemm
+from fp4aot.operators import matmul
 
 pytestmark = pytest.mark.needs("fp4_quantize", "mm_fp4")
 SIZES = (((1,), 32, 32), ((33,), 96, 352), ((2, 3, 17), 384, 1536), ((), 64, 96))
@@ -126,4 +126,4 @@ def test_the_reference_multiplies_exactly():
     """float64 holds every product of two dequantized factors."""
     codes = torch.arange(256, dtype=torch.uint8, device="cuda").repeat(128, 1)
     scales = torch.full((128, 32), 0x77, dtype=torch.uint8, device="cuda")
-    assert gemm._dequantize(codes, scales).abs().max() == 6 * 240
+    assert matmul._dequantize(codes, scales).abs().max() == 6 * 240

@@ -10,7 +10,8 @@ from gpusuite.draw import BF16, FP8, FP16
 from gpusuite.gpu_arithmetic import gpu_arithmetic
 
 import fp4aot
-from fp4aot._reference.quantize import arrange_scales, fp4_quantize
+from fp4aot.operators.arithmetic.scales import arrange
+from fp4aot.operators.quantize import fp4_quantize
 
 LAYOUTS = (
     fp4aot.SfLayout.layout_128x4,
@@ -64,7 +65,7 @@ def test_nvfp4_quantize_with_shuffled_rows(details, dtype):
         with gpu_arithmetic():
             values, scales = fp4_quantize(x, scale, 16, False, False)
         order = shuffled_rows(rows)
-        expected = values[order], arrange_scales(scales[order], fp4aot.SfLayout.layout_128x4)
+        expected = values[order], arrange(scales[order], fp4aot.SfLayout.layout_128x4)
         got = fp4aot.nvfp4_quantize(x, scale, do_shuffle=True)
         assert_equal(details, EXACT, got, expected)
         assert got[0].is_contiguous()
@@ -155,7 +156,7 @@ class TestPerToken:
         )
         got = fp4aot.nvfp4_quantize(x, 1 / 2688, do_shuffle=True, per_token_activation=True)
         order = shuffled_rows(256)
-        scales = arrange_scales(plain[1][order], fp4aot.SfLayout.layout_128x4)
+        scales = arrange(plain[1][order], fp4aot.SfLayout.layout_128x4)
         expected = plain[0][order], scales, plain[2][order]
         assert_equal(details, "bytes, rows moved one by one", got, expected)
 

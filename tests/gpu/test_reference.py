@@ -8,7 +8,7 @@ from gpusuite import draw, gpu_arithmetic, memory
 from gpusuite.compare import as_tuple, count_differing, out_form, packet_of, reference_into
 from gpusuite.gpu_arithmetic import TrueDivision
 
-from fp4aot._reference import blocks, scales
+from fp4aot.operators.arithmetic import blocks, scales
 
 pytestmark = pytest.mark.subject("instruments")
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 from gpusuite import draw
-from gpusuite.wheel import ON_EVERY_DEVICE, OPERATORS, covers, not_applicable
+from gpusuite.wheel import IN_PLACE, ON_EVERY_DEVICE, OPERATORS, covers, not_applicable
 
 import fp4aot
 from fp4aot import _doctor, _selftest
 
 pytestmark = pytest.mark.subject("refusals")
+COMPILED = (*OPERATORS, *IN_PLACE)
 
 
 def uncovered() -> list[str]:
-    return [operator for operator in OPERATORS if not covers(operator)]
+    return [operator for operator in COMPILED if not covers(operator)]
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", COMPILED)
 def test_a_device_without_an_image_is_refused_by_name(operator, capability):
     if covers(operator):
         not_applicable(f"this wheel holds an image of {operator} for this device")
@@ -56,7 +57,7 @@ def test_doctor_says_what_fits_and_what_does_not():
     print(text)
     assert report.driver_cuda is not None
     assert set(uncovered()) == {*report.devices[0].missing, *report.absent}
-    assert set(report.devices[0].runs) == set(OPERATORS) - set(uncovered())
+    assert set(report.devices[0].runs) == set(COMPILED) - set(uncovered())
     if uncovered():
         assert not report.ok
     assert report.manifest.is_lowered == fp4aot._MANIFEST.is_lowered
@@ -74,5 +75,5 @@ def test_selftest_passes_what_runs_and_names_what_is_refused(details):
     assert report.ok == (not uncovered())
     here = [outcome for outcome in report.outcomes if outcome.device == "cuda:0"]
     ran = {outcome.operator for outcome in here if outcome.result == "passed"}
-    assert ran == {*OPERATORS, *ON_EVERY_DEVICE} - set(uncovered())
+    assert ran == {*COMPILED, *ON_EVERY_DEVICE} - set(uncovered())
     assert {o.operator for o in here if o.result == "refused"} == set(uncovered())

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from fp4aot._reference import batched, gemm, interleave, kv_cache, per_token, quantize
 from fp4aot._selftest.checks import out_form
+from fp4aot.operators import matmul
+from fp4aot.operators.structured import OPERATORS
 from gpusuite import memory
 from gpusuite.gpu_arithmetic import TrueDivision, gpu_arithmetic
 from gpusuite.records import Details
@@ -25,18 +26,6 @@ TIES = 2e-3
 EXACT = "codes and scales, reference with the GPU's rcp.approx"
 TRUE = "codes and scales, reference with true reciprocals"
 
-_REFERENCES = {
-    "fp4_quantize": quantize,
-    "block_scale_interleave": interleave,
-    "block_scale_interleave_reverse": interleave,
-    "nvfp4_quantize_per_token": per_token,
-    "nvfp4_batched_quantize": batched,
-    "scaled_fp4_grouped_quantize": batched,
-    "silu_and_mul_scaled_nvfp4_experts_quantize": batched,
-    "nvfp4_kv_quantize": kv_cache,
-    "nvfp4_kv_dequantize": kv_cache,
-    "nvfp4_kv_dequantize_paged": kv_cache,
-}
 # Results that hold two codes a byte.
 _PACKED = ("values", "fp4_output")
 
@@ -48,8 +37,7 @@ def packet_of(operator: str) -> Any:
 
 def reference_into(operator: str) -> Callable[..., None]:
     """Return the reference that writes to the caller's buffers."""
-    function: Callable[..., None] = getattr(_REFERENCES[operator], f"{operator}_out")
-    return function
+    return OPERATORS[operator].out
 
 
 def as_tuple(results: Any) -> tuple[torch.Tensor, ...]:
@@ -200,8 +188,8 @@ def check_product(
     place of the output.
     """
     a, b, a_scales, b_scales, alpha = factors
-    left = gemm._dequantize(a, a_scales)
-    right = gemm._dequantize(b.transpose(-2, -1), b_scales).transpose(-2, -1)
+    left = matmul._dequantize(a, a_scales)
+    right = matmul._dequantize(b.transpose(-2, -1), b_scales).transpose(-2, -1)
     factor = alpha.double().reshape(())
     expected = torch.matmul(left, right) * factor
     magnitude = torch.matmul(left.abs(), right.abs()) * factor.abs()

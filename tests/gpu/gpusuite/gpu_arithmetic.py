@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fp4aot._reference import batched, scales
+from fp4aot.operators import batched
+from fp4aot.operators.arithmetic import scales
 from gpusuite.wheel import did_not_run
 
 try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fp4aot import _layouts
-from fp4aot._reference import dequantize, e2m1, scales
+from fp4aot.operators.arithmetic import blocks, e2m1, scales
 from gpusuite.records import Details
 from gpusuite.rounding import half_unit, sum_error
 
@@ -129,7 +129,7 @@ class Groups:
         padded, _ = _layouts.scale_shape(rows, columns, _LAYOUT)
         codes = _layouts.unswizzle(tiles.reshape(-1, columns)[:padded], _LAYOUT)[:rows]
         decode = scales.decode_e4m3 if self.operator == NVFP4 else scales.decode_ue8m0
-        return dequantize.scale_blocks(values.double(), decode(codes.contiguous()).double())
+        return blocks.scale(values.double(), decode(codes.contiguous()).double())
 
 
 def first_scale_row(first: int, group: int) -> int:

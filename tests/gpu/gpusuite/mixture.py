@@ -19,7 +19,7 @@ import torch
 
 from fp4aot import _layouts
 from fp4aot._activations import ActivationType
-from fp4aot._reference import blocks, dequantize, e2m1, nvfp4, quantize, scales
+from fp4aot.operators.arithmetic import blocks, e2m1, nvfp4, scales
 from gpusuite.records import Details
 from gpusuite.rounding import half_unit, sum_error
 
@@ -443,7 +443,7 @@ class Model:
         if "input_sf" not in mixture.options:
             rows = blocks.split(mixture.input[token], _BLOCK)
             scale = _scale_of(mixture.fc1_act_global_scale, expert)
-            quantized = nvfp4.quantize(rows, quantize.row_factors(scale))
+            quantized = nvfp4.quantize(rows, scales.row_factors(scale))
             return _values(quantized.codes.flatten(1), quantized.scale_codes)
         packed = _bytes(mixture.input)
         columns = mixture.hidden_size // _BLOCK
@@ -489,7 +489,7 @@ class Model:
 
         def encode(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             split = blocks.split(values.float(), _BLOCK)
-            quantized = nvfp4.quantize(split, quantize.row_factors(factor))
+            quantized = nvfp4.quantize(split, scales.row_factors(factor))
             codes = quantized.codes.flatten(1)
             repeated = scales.decode_e4m3(quantized.scale_codes).double()
             return _values(codes, quantized.scale_codes), repeated.repeat_interleave(_BLOCK, -1)
@@ -510,7 +510,7 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _values(codes: torch.Tensor, scale_codes: torch.Tensor) -> torch.Tensor:
-    return dequantize.scale_blocks(e2m1.decode(codes), scales.decode_e4m3(scale_codes)).double()
+    return blocks.scale(e2m1.decode(codes), scales.decode_e4m3(scale_codes)).double()
 
 
 def _bytes(packed: torch.Tensor) -> torch.Tensor:

@@ -12,13 +12,17 @@ import pytest
 import torch
 
 import fp4aot
-from fp4aot import _registration
+from fp4aot.operators import DEVICE_OPERATORS
+from fp4aot.operators.structured import OPERATORS as _ALL
 from gpusuite.records import DID_NOT_RUN_PREFIX, NOT_APPLICABLE_PREFIX
 
-OPERATORS = tuple(_registration.DEVICE_OPERATORS)
-"""Operators that run compiled device code."""
+IN_PLACE = ("nvfp4_quantize_append_paged_kv_cache",)
+"""Operators that return nothing and write to their arguments; their tests are their own."""
 
-ON_EVERY_DEVICE = ("e2m1_and_ufp8sf_scale_to_float", "mxfp4_dequantize")
+OPERATORS = tuple(name for name in DEVICE_OPERATORS if name not in IN_PLACE)
+"""Operators that run compiled device code, and return its results."""
+
+ON_EVERY_DEVICE = tuple(name for name, operator in _ALL.items() if "CUDA" in operator.keys)
 """Operators that PyTorch runs."""
 
 
