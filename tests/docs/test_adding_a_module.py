@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "adding-a-module.md"
 # Always the same folder: compilers are told paths, and the object cache goes by what they are told.
 TREE = ROOT / "build" / "adding-a-module"
-LEFT_OUT = {".git", ".nox", ".lowered", "build", "dist", "docs"}
+LEFT_OUT = {".git", ".nox", ".lowered", "build", "dist"}
 # Installed once for all builds of this checkout.
 SHARED = ("toolchain", "environments")
 
