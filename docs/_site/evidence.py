@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,11 @@ import tomllib
 from _site.page import Page
 from _site.source import ROOT, code, table
 from aot.architectures import Architecture
+from aot.operator_sources import defined_operators
 from aot.presets import PRESETS
 
 FACTS = "docs/evidence.toml"
-_SCHEMAS = "wheels/fp4aot/csrc/operators.cpp"
+_OPERATORS = "wheels/fp4aot/csrc/operators"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ def facts() -> Facts:
 
 
 def operators() -> tuple[str, ...]:
-    """Name the operators of the library for users, in the order of their schemas."""
-    text = (ROOT / _SCHEMAS).read_text(encoding="utf-8")
-    names = re.findall(r'library\.def\(\s*"([a-z]\w*)[.(]', text)
-    return tuple(dict.fromkeys(names))
+    """Name the operators of the library for users."""
+    defined = defined_operators(ROOT / _OPERATORS)
+    return tuple(sorted(name for name in defined if not name.startswith("_")))
 
 
 def compiled_for(operator: str, presets: Sequence[str]) -> tuple[str, ...]:
@@ -93,9 +92,8 @@ def markdown(_: Sequence[str]) -> Page:
     passed = passed_on_gpu(found.gpu_reports)
     head = ("operator", "CPU reference", "compiled and audited for", "H200", "Blackwell")
     rows = [tuple(_row(name, found, passed)) for name in operators()]
-    return Page(
-        table(head, rows), (FACTS, *found.gpu_reports, _SCHEMAS, "aot/catalog.py", "aot/presets.py")
-    )
+    sources = (FACTS, *found.gpu_reports, _OPERATORS, "aot/catalog.py", "aot/presets.py")
+    return Page(table(head, rows), sources)
 
 
 def _row(name: str, found: Facts, passed: dict[str, int]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Text:
 def all_texts() -> tuple[Text, ...]:
     """Read the build side, the package and its operators."""
     python = [*ROOT.glob("aot/**/*.py"), *ROOT.glob("wheels/fp4aot/**/*.py")]
-    operators = ROOT.glob("wheels/fp4aot/csrc/*.cpp")
+    operators = ROOT.glob("wheels/fp4aot/csrc/**/*.cpp")
     found: list[Text] = []
     for paths, read in ((python, python_texts), (operators, cpp_texts)):
         for path in sorted(paths):
