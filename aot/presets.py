@@ -54,10 +54,19 @@ def _modules(pattern: str, *architectures: str) -> tuple[Module, ...]:
     return for_architectures(found, architectures)
 
 
+def _without_fp4_instructions(*architectures: str) -> tuple[Module, ...]:
+    """Take the modules that an older GPU can run too."""
+    found = (module for module in MODULES if not module.needs_fp4_instructions)
+    return for_architectures(found, architectures)
+
+
 def _dense(*architectures: str) -> tuple[Module, ...]:
-    # Of the dense path, what needs no FP4 instruction can be built for Hopper.
-    dense = ("fp4_*", "page")
-    return tuple(module for name in dense for module in _modules(name, "9.0a", *architectures))
+    found = (
+        module
+        for module in MODULES
+        if fnmatchcase(module.name, "fp4_*") or not module.needs_fp4_instructions
+    )
+    return for_architectures(found, ("9.0a", *architectures))
 
 
 def _experts(*architectures: str) -> tuple[Module, ...]:
@@ -71,8 +80,7 @@ def _grouped(*architectures: str) -> tuple[Module, ...]:
 _LOWERED: Final = (
     *_modules("fp4_quantization_*", "10.0a"),
     *_modules("fp4_kv_quant", "10.0a"),
-    *_modules("fp4_kv_dequant", "9.0a"),
-    *_modules("page", "9.0a"),
+    *_without_fp4_instructions("9.0a"),
     *_modules("fp4_gemm_*", "12.0f"),
 )
 
@@ -85,8 +93,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
                 "FP4 quantization for 12.0f; KV dequantization and append for 9.0a and 12.0f",
                 (
                     *_modules("fp4_quantization_*", "12.0f"),
-                    *_modules("fp4_kv_dequant", "9.0a", "12.0f"),
-                    *_modules("page", "9.0a", "12.0f"),
+                    *_without_fp4_instructions("9.0a", "12.0f"),
                 ),
             ),
             Preset(

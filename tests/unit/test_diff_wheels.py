@@ -217,10 +217,10 @@ def test_other_targets(maker: Maker) -> None:
 
 
 def test_another_function(maker: Maker) -> None:
-    first, second, third = PLAN.modules
+    first, second, *others = PLAN.modules
     gone = next(function for function in second.functions if function.operator)
     fewer = tuple(function for function in second.functions if function != gone)
-    modules = (first, dataclasses.replace(second, functions=fewer), third)
+    modules = (first, dataclasses.replace(second, functions=fewer), *others)
     plan = dataclasses.replace(PLAN, modules=modules)
     (row,) = changes(maker, plan=plan)[1:]
     assert (row.section, row.kind) == ("functions", "removed")

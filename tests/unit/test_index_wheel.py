@@ -18,23 +18,26 @@ import pytest
 
 from aot.errors import AuditError
 from aot.index import collect, read_wheel
+from aot.presets import PRESETS
 
 MACHINE = platform.machine()
-DENSE: dict[str, tuple[list[str], list[str]]] = {
-    "fp4_quantization_120f": (
-        ["12.0f"],
-        [
-            *("fp4_quantize", "block_scale_interleave", "block_scale_interleave_reverse"),
-            *("mxfp4_dequantize_host", "nvfp4_batched_quantize", "nvfp4_quantize_per_token"),
-            "silu_and_mul_scaled_nvfp4_experts_quantize",
-        ],
-    ),
-    "fp4_kv_quant": (["12.0f"], ["nvfp4_kv_quantize"]),
-    "fp4_kv_dequant": (["9.0a", "12.0f"], ["nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"]),
-    "page": (["9.0a", "12.0f"], ["nvfp4_quantize_append_paged_kv_cache"]),
-    "fp4_gemm_cutlass_sm120": (["12.0f"], ["mm_fp4", "_mm_fp4_tactic_count"]),
+
+
+def modules_of(preset: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the targets and the operators of each module of a preset, as a wheel names them."""
+    return {
+        module.name: (
+            list(module.architectures),
+            [function.operator for function in module.functions if function.operator],
+        )
+        for module in PRESETS[preset].modules
+    }
+
+
+DENSE, QUICK = modules_of("dense-12.0f"), modules_of("quick")
+OF_HOPPER = {
+    operator for targets, operators in QUICK.values() if "9.0a" in targets for operator in operators
 }
-QUICK = {name: DENSE[name] for name in ("fp4_quantization_120f", "fp4_kv_dequant", "page")}
 
 
 @dataclass
@@ -136,14 +139,11 @@ def test_a_good_wheel_is_read_whole(tmp_path: Path) -> None:
 
 def test_operators_by_device(tmp_path: Path) -> None:
     contents = read_wheel(Recipe().make(tmp_path)).contents
-    of_hopper = {
-        *("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
-        "nvfp4_quantize_append_paged_kv_cache",
-    }
-    assert contents.operators_on((9, 0)) == of_hopper
+    assert {"nvfp4_kv_dequantize", "nvfp4_quantize_append_paged_kv_cache"} <= OF_HOPPER
+    assert contents.operators_on((9, 0)) == OF_HOPPER
     assert contents.operators_on((10, 0)) == frozenset()
     everything = contents.operators_on((12, 1))
-    assert of_hopper | {"mm_fp4", "fp4_quantize", "nvfp4_kv_quantize"} <= everything
+    assert OF_HOPPER | {"mm_fp4", "fp4_quantize", "nvfp4_kv_quantize"} <= everything
     assert not {"mxfp4_dequantize_host", "_mm_fp4_tactic_count"} & everything
 
 

@@ -221,7 +221,8 @@ def test_the_table_names_operators_that_exist():
     rows = (*table.PUBLIC_FUNCTIONS, *table.MODULE_GETTERS)
     used = {operator for row in rows for operator in row.operators}
     assert used <= known
-    assert known - used == {"block_scale_interleave_reverse"}
+    # FlashInfer offers it to nobody.
+    assert "block_scale_interleave_reverse" not in used
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)
 

@@ -107,9 +107,9 @@ def test_a_lowered_plan_is_read_with_both_of_its_targets(tmp_path: Path, library
     assert (manifest.lowering, manifest.is_lowered) == ("0123456789abcdef", True)
     assert manifest.plan_hash == plan.hash
     targets = [[*map(str, module.targets)] for module in manifest.modules]
-    assert targets == [["9.0a"], ["9.0a"], ["9.0a"]]
+    assert targets == [["9.0a"]] * len(PLAN.modules)
     compiled_for = [[*map(str, module.compiled_for)] for module in manifest.modules]
-    assert compiled_for == [["12.0f"], ["9.0a"], ["9.0a"]]
+    assert compiled_for == [["12.0f"], *[["9.0a"]] * (len(PLAN.modules) - 1)]
     # Both sides say it in the same words.
     for ours, theirs in zip(plan.modules, manifest.modules, strict=True):
         assert ours.targets == theirs.targets_text

@@ -37,6 +37,7 @@ from aot.toolchain import Toolkit
 
 TARGETS = tuple(map(Architecture.parse, ("8.0", "9.0a", "10.0a", "12.0", "12.0a", "12.0f")))
 QUICK = presets.PRESETS["quick"]
+OTHERS = QUICK.modules[2:]
 LOWERED = Preset(
     "quick-lowered",
     "test only",
@@ -63,7 +64,7 @@ class Machine:
             "csrc/thop/quantize.cpp": "int quantize();\n",
             "csrc/kernels/quantization.cu": "__global__ void quantize();\n",
             "csrc/fp4_kv_dequantization.cu": "__global__ void dequantize();\n",
-            "csrc/page.cu": "__global__ void append();\n",
+            **{f"csrc/{module.name}.cu": "__global__ void kernel();\n" for module in OTHERS},
         }
         self.flags = {
             "csrc/thop/quantize.cpp": ["-std=c++17", *self.includes()],
@@ -73,7 +74,7 @@ class Machine:
                 *("-O3", "-DENABLE_FP4", "-gencode=arch=compute_120f,code=sm_120f"),
             ],
             "csrc/fp4_kv_dequantization.cu": ["-O3", "-use_fast_math"],
-            "csrc/page.cu": ["-O3"],
+            **{f"csrc/{module.name}.cu": ["-O3"] for module in OTHERS},
         }
 
     def includes(self) -> list[str]:
@@ -124,15 +125,18 @@ class Machine:
         return SourceUnit(path, tuple(self.flags[name]))
 
     def specifications(self, version: str = "0.7.2") -> SpecificationSet:
-        *quantization, kv_dequantization, page = map(self.unit, self.files)
+        units = [self.unit(name) for name in self.files]
+        first_of_others = 1 - len(QUICK.modules)
         return SpecificationSet(
             flashinfer_version=version,
             python_include=self.python_include,
             workspace=self.data.parent / "workspace",
             specifications=(
-                Specification(QUICK.modules[0].name, tuple(quantization)),
-                Specification(QUICK.modules[1].name, (kv_dequantization,)),
-                Specification(QUICK.modules[2].name, (page,)),
+                Specification(QUICK.modules[0].name, tuple(units[:first_of_others])),
+                *(
+                    Specification(module.name, (unit,))
+                    for module, unit in zip(QUICK.modules[1:], units[first_of_others:], strict=True)
+                ),
             ),
         )
 
@@ -175,10 +179,12 @@ def _render_sources(machine: Machine, workspace: Path) -> SpecificationSet:
     rendered.parent.mkdir(parents=True)
     rendered.write_text("INSTANTIATE(half, 128, 64, 128)\n")
     found = machine.specifications()
-    quantization, kv, page = found.specifications
+    quantization, kv, *others = found.specifications
     unit = SourceUnit(rendered, ("-O3", f"-I{workspace}/.cache/include"))
     kv = dataclasses.replace(kv, units=(*kv.units, unit))
-    return dataclasses.replace(found, workspace=workspace, specifications=(quantization, kv, page))
+    return dataclasses.replace(
+        found, workspace=workspace, specifications=(quantization, kv, *others)
+    )
 
 
 def test_rendered_sources_make_the_same_plan_in_any_build_folder(
@@ -319,7 +325,7 @@ def test_flashinfers_flags_come_first_all_of_them_and_in_order(machine: Machine)
             strict=True,
         )
     )
-    assert len(pairs) == 4
+    assert len(pairs) == 3 + len(OTHERS)
     for theirs, ours in pairs:
         added = (
             [f"-Xcompiler={flag}" for flag in ADDED_HOST_FLAGS]
@@ -472,11 +478,11 @@ def test_images_are_what_the_targets_are_lowered_to(machine: Machine) -> None:
     modules = tuple(
         dataclasses.replace(row, architectures=targets)
         for row, targets in zip(
-            QUICK.modules, (("10.0a",), ("8.0", "12.0f"), ("8.0",)), strict=True
+            QUICK.modules, (("10.0a",), ("8.0", "12.0f"), *len(OTHERS) * [("8.0",)]), strict=True
         )
     )
     plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=modules))
-    quantization, kv, _ = plan.modules
+    quantization, kv, *_ = plan.modules
     assert (quantization.architectures, quantization.images) == (("10.0a",), ("9.0a",))
     assert (kv.architectures, kv.images) == (("8.0", "12.0f"), ("8.0", "9.0a"))
     assert quantization.targets == "9.0a (lowered from 10.0a)"
@@ -484,17 +490,17 @@ def test_images_are_what_the_targets_are_lowered_to(machine: Machine) -> None:
 
 
 def test_what_is_not_lowered_has_the_images_that_it_is_compiled_for(machine: Machine) -> None:
-    plan = machine.plan()
-    assert [module.images for module in plan.modules] == [("12.0f",), *2 * [("9.0a", "12.0f")]]
-    assert [module.targets for module in plan.modules] == ["12.0f", "9.0a 12.0f", "9.0a 12.0f"]
+    plan, others = machine.plan(), len(QUICK.modules) - 1
+    assert [module.images for module in plan.modules] == [("12.0f",), *others * [("9.0a", "12.0f")]]
+    assert [module.targets for module in plan.modules] == ["12.0f", *others * ["9.0a 12.0f"]]
     assert plan.lowering == ""
     assert plan.compiler == plan.versions.cuda_compiler == "13.0.88"
 
 
 def test_what_hopper_and_older_devices_run_stays_as_it_is(machine: Machine) -> None:
-    quantization, kv, page = LOWERED.modules
+    quantization, kv, *others = LOWERED.modules
     kv = dataclasses.replace(kv, architectures=("8.0", "9.0a"))
-    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=(quantization, kv, page)))
+    plan = machine.plan(preset=dataclasses.replace(LOWERED, modules=(quantization, kv, *others)))
     assert plan.modules[0].images == ("9.0a",)
     assert plan.modules[1].images == plan.modules[1].architectures == ("8.0", "9.0a")
     assert plan.modules[1].targets == "8.0 9.0a"
@@ -550,8 +556,8 @@ def test_what_cannot_be_lowered_is_refused_by_name(machine: Machine, target: str
 def test_two_targets_that_are_lowered_to_the_same_are_refused(
     machine: Machine, targets: tuple[str, str]
 ) -> None:
-    quantization, kv, page = LOWERED.modules
-    modules = (quantization, dataclasses.replace(kv, architectures=targets), page)
+    quantization, kv, *others = LOWERED.modules
+    modules = (quantization, dataclasses.replace(kv, architectures=targets), *others)
     preset = dataclasses.replace(LOWERED, modules=modules)
     with pytest.raises(PlanError, match=f"{kv.name}: several of .* are lowered to the same"):
         make_plan(preset, machine.specifications(), machine.environment(), machine.toolkit())
