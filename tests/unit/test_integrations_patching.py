@@ -221,8 +221,9 @@ def test_the_table_names_operators_that_exist():
     rows = (*table.PUBLIC_FUNCTIONS, *table.MODULE_GETTERS)
     used = {operator for row in rows for operator in row.operators}
     assert used <= known
-    # FlashInfer offers it to nobody.
-    assert "block_scale_interleave_reverse" not in used
+    # FlashInfer offers the one to nobody. docs/adding-a-module.md ends before its operator replaces
+    # FlashInfer's, and its test runs this one.
+    assert known - used - {"merge_state"} == {"block_scale_interleave_reverse"}
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)
 
