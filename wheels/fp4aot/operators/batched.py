@@ -13,18 +13,7 @@ import math
 import torch
 
 from fp4aot import _layouts
-from fp4aot.operators.argument_checks import (
-    NVFP4_BLOCK,
-    check_blocks,
-    check_dtype,
-    check_int32,
-    check_rank,
-    check_recipe,
-    check_row_scales,
-    check_same_device,
-    check_shape,
-    fail,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, nvfp4, scales
 from fp4aot.operators.quantize import quantize_from_fp8
 from fp4aot.operators.structured import Layout, operator
@@ -44,19 +33,19 @@ def nvfp4_batched_quantize(
 ) -> tuple[Layout, Layout]:
     """Refuse what cannot be quantized; block scales are flat for each matrix."""
     name = "nvfp4_batched_quantize"
-    check_dtype(name, "a", a, (torch.float16, torch.bfloat16, torch.float8_e4m3fn))
-    check_rank(name, "a", a, (3,))
-    if sf_vec_size != NVFP4_BLOCK:
-        fail(name, "sf_vec_size", f"{sf_vec_size}", "16", "NVFP4 has blocks of 16 values")
-    check_recipe(name, nvfp4_4over6, "a", a)
-    check_blocks(name, "a", a)
+    checks.check_dtype(name, "a", a, (torch.float16, torch.bfloat16, torch.float8_e4m3fn))
+    checks.check_rank(name, "a", a, (3,))
+    if sf_vec_size != checks.NVFP4_BLOCK:
+        checks.fail(name, "sf_vec_size", f"{sf_vec_size}", "16", "NVFP4 has blocks of 16 values")
+    checks.check_recipe(name, nvfp4_4over6, "a", a)
+    checks.check_blocks(name, "a", a)
     batch, rows, columns = a.shape
-    check_int32(name, "a", batch * rows, "a number of rows of")
-    check_int32(name, "a", columns, "a number of columns of")
-    scale_count = math.prod(_layouts.scale_shape(rows, columns // NVFP4_BLOCK, _LAYOUT))
-    check_int32(name, "a", batch * scale_count, "a padded number of scales of")
+    checks.check_int32(name, "a", batch * rows, "a number of rows of")
+    checks.check_int32(name, "a", columns, "a number of columns of")
+    scale_count = math.prod(_layouts.scale_shape(rows, columns // checks.NVFP4_BLOCK, _LAYOUT))
+    checks.check_int32(name, "a", batch * scale_count, "a padded number of scales of")
     # A row of the batch's matrices may have a global scale of its own.
-    check_row_scales(name, "a_global_sf", a_global_sf, rows, "a", a)
+    checks.check_row_scales(name, "a_global_sf", a_global_sf, rows, "a", a)
     return (
         Layout((batch, rows, columns // 2), torch.uint8),
         Layout((batch, scale_count), torch.uint8),
@@ -125,23 +114,27 @@ def _experts(
     halves: int = 1,
 ) -> tuple[Layout, Layout]:
     """Check the arguments; `a` is `[B, M, halves * K]`."""
-    check_dtype(name, "a", a, (torch.float16, torch.bfloat16))
-    check_rank(name, "a", a, (3,))
-    check_recipe(name, nvfp4_4over6, "a", a)
-    check_blocks(name, "a", a, halves * NVFP4_BLOCK)
+    checks.check_dtype(name, "a", a, (torch.float16, torch.bfloat16))
+    checks.check_rank(name, "a", a, (3,))
+    checks.check_recipe(name, nvfp4_4over6, "a", a)
+    checks.check_blocks(name, "a", a, halves * checks.NVFP4_BLOCK)
     batch, rows, columns = a.shape
     columns = columns // halves
-    scale_rows, scale_columns = _layouts.scale_shape(rows, columns // NVFP4_BLOCK, _LAYOUT)
+    scale_rows, scale_columns = _layouts.scale_shape(rows, columns // checks.NVFP4_BLOCK, _LAYOUT)
     # The kernel counts its work in groups of eight values.
-    check_int32(name, "a", batch * rows * (columns // 8), "a number of groups of 8 values of")
-    check_int32(name, "a", batch * scale_rows * scale_columns, "a padded number of scales of")
+    checks.check_int32(
+        name, "a", batch * rows * (columns // 8), "a number of groups of 8 values of"
+    )
+    checks.check_int32(
+        name, "a", batch * scale_rows * scale_columns, "a padded number of scales of"
+    )
     for argument, tensor, dtype, what_to_do in (
         ("mask", mask, torch.int32, "pass one number of rows for each matrix"),
         ("a_global_sf", a_global_sf, torch.float32, "pass one global scale for each matrix"),
     ):
-        check_dtype(name, argument, tensor, (dtype,))
-        check_shape(name, argument, tensor, (batch,), what_to_do, ", the batch of 'a'")
-        check_same_device(name, argument, tensor, "a", a)
+        checks.check_dtype(name, argument, tensor, (dtype,))
+        checks.check_shape(name, argument, tensor, (batch,), what_to_do, ", the batch of 'a'")
+        checks.check_same_device(name, argument, tensor, "a", a)
     tiles = (batch, scale_rows // 128, scale_columns // _layouts.COLUMN_TILE)
     scale_shape = (*tiles, 32, 4, _layouts.COLUMN_TILE)
     return (
@@ -174,7 +167,7 @@ def _write_experts(
     So do the scales, unless they have padding columns; then the rest of them is zero.
     """
     factor = scales.flush_subnormals(a_global_sf.reshape(-1, 1, 1))
-    quantized = nvfp4.quantize(blocks.split(a, NVFP4_BLOCK), factor, recipe)
+    quantized = nvfp4.quantize(blocks.split(a, checks.NVFP4_BLOCK), factor, recipe)
     row = torch.arange(a.shape[1], device=a.device).reshape(1, -1, 1)
     written = row < mask.reshape(-1, 1, 1)
     values, block_scales = outputs

@@ -12,18 +12,7 @@ import math
 import torch
 
 from fp4aot import _layouts
-from fp4aot.operators.argument_checks import (
-    check_blocks,
-    check_dtype,
-    check_int32,
-    check_layout_flags,
-    check_rank,
-    check_same_device,
-    check_scalar_scale,
-    check_sf_layout,
-    fail,
-    fail_shape,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, e2m1, scales
 from fp4aot.operators.structured import Layout, operator
 
@@ -44,20 +33,20 @@ def e2m1_and_ufp8sf_scale_to_float(
     name = "e2m1_and_ufp8sf_scale_to_float"
     if ufp8_type not in (0, 1):
         expected = "0 (UE8M0) or 1 (E4M3)"
-        fail(name, "ufp8_type", f"{ufp8_type}", expected, "pass the scales' format")
+        checks.fail(name, "ufp8_type", f"{ufp8_type}", expected, "pass the scales' format")
     if sf_vec_size < 2 or sf_vec_size % 2 != 0:
         expected, what_to_do = "a positive even number", "NVFP4 uses 16 and MXFP4 uses 32"
-        fail(name, "sf_vec_size", f"{sf_vec_size}", expected, what_to_do)
-    check_layout_flags(name, is_sf_swizzled_layout, is_sf_8x4_layout)
+        checks.fail(name, "sf_vec_size", f"{sf_vec_size}", expected, what_to_do)
+    checks.check_layout_flags(name, is_sf_swizzled_layout, is_sf_8x4_layout)
     layout = _layouts.layout_from_flags(is_sf_swizzled_layout, is_sf_8x4_layout)
     packed, block_scales = ("e2m1_tensor", e2m1_tensor), ("ufp8_scale_tensor", ufp8_scale_tensor)
     _check_packed_with_scales(name, packed, block_scales, sf_vec_size, layout)
     if global_scale_tensor is not None:
-        check_scalar_scale(name, "global_scale_tensor", global_scale_tensor, *packed)
+        checks.check_scalar_scale(name, "global_scale_tensor", global_scale_tensor, *packed)
     elif ufp8_type == 1:
         expected = "a float32 tensor (E4M3 scales need one)"
         what_to_do = "pass the reciprocal of the global scale that fp4_quantize was given"
-        fail(name, "global_scale_tensor", "None", expected, what_to_do)
+        checks.fail(name, "global_scale_tensor", "None", expected, what_to_do)
     return _float32(e2m1_tensor)
 
 
@@ -87,7 +76,7 @@ def _(
 def mxfp4_dequantize(a_fp4: torch.Tensor, a_sf: torch.Tensor, sf_layout: int) -> Layout:
     """Refuse what cannot be dequantized; return float32 `[M, K]`."""
     name = "mxfp4_dequantize"
-    layout = check_sf_layout(name, sf_layout)
+    layout = checks.check_sf_layout(name, sf_layout)
     _check_packed_with_scales(name, ("a_fp4", a_fp4), ("a_sf", a_sf), _MXFP4_BLOCK, layout)
     return _float32(a_fp4)
 
@@ -107,19 +96,19 @@ def mxfp4_dequantize_host(weight: torch.Tensor, scale: torch.Tensor, group_size:
     """Refuse what the host function cannot dequantize; return float32 `[M, K]`."""
     name = "mxfp4_dequantize_host"
     for argument, tensor in (("weight", weight), ("scale", scale)):
-        check_dtype(name, argument, tensor, (torch.uint8,))
-        check_rank(name, argument, tensor, (2,))
+        checks.check_dtype(name, argument, tensor, (torch.uint8,))
+        checks.check_rank(name, argument, tensor, (2,))
     if weight.device.type not in ("cpu", "meta"):
         got, expected = f"device {weight.device}", "cpu (this is a host function)"
-        fail(name, "weight", got, expected, "use mxfp4_dequantize there")
-    check_same_device(name, "scale", scale, "weight", weight)
+        checks.fail(name, "weight", got, expected, "use mxfp4_dequantize there")
+    checks.check_same_device(name, "scale", scale, "weight", weight)
     if group_size < 1:
-        fail(name, "group_size", f"{group_size}", "a positive number", "MXFP4 uses 32")
+        checks.fail(name, "group_size", f"{group_size}", "a positive number", "MXFP4 uses 32")
     rows, columns = weight.shape[0], weight.shape[1] * 2
     if scale.shape[0] != rows or scale.shape[1] * group_size != columns:
         expected = f"[{rows}, {columns} / {group_size}] for weight of shape {list(weight.shape)}"
-        fail_shape(name, "scale", scale, expected, "pass linear scales, one for each group")
-    check_int32(name, "weight", rows * columns, "a number of values of")
+        checks.fail_shape(name, "scale", scale, expected, "pass linear scales, one for each group")
+    checks.check_int32(name, "weight", rows * columns, "a number of values of")
     return _float32(weight)
 
 
@@ -142,14 +131,14 @@ def _check_packed_with_scales(
     layout: _layouts.SfLayout,
 ) -> None:
     """Require packed values `[M, K / 2]` and as many scale bytes as the layout holds for them."""
-    check_dtype(operator, *packed, (torch.uint8,))
-    check_rank(operator, *packed, (2,))
-    check_blocks(operator, *packed, sf_vec_size, values_of_element=2)
-    check_dtype(operator, *block_scales, (torch.uint8,))
-    check_same_device(operator, *block_scales, *packed)
+    checks.check_dtype(operator, *packed, (torch.uint8,))
+    checks.check_rank(operator, *packed, (2,))
+    checks.check_blocks(operator, *packed, sf_vec_size, values_of_element=2)
+    checks.check_dtype(operator, *block_scales, (torch.uint8,))
+    checks.check_same_device(operator, *block_scales, *packed)
     rows, half_columns = packed[1].shape
     shape = _layouts.scale_shape(rows, half_columns * 2 // sf_vec_size, layout)
     if block_scales[1].numel() != math.prod(shape):
         expected = f"{shape[0]} x {shape[1]} scales in {layout.name}"
         what_to_do = "pass the scales and the layout that the quantizer gave"
-        fail_shape(operator, *block_scales, expected, what_to_do)
+        checks.fail_shape(operator, *block_scales, expected, what_to_do)

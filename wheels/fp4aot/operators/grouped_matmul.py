@@ -15,22 +15,7 @@ from typing import NamedTuple
 import torch
 
 from fp4aot import _layouts
-from fp4aot.operators.argument_checks import (
-    E4M3_DTYPES,
-    NVFP4_BLOCK,
-    PACKED_DTYPES,
-    check_contiguous,
-    check_dtype,
-    check_int32,
-    check_output_dtype,
-    check_positive_multiple,
-    check_rank,
-    check_same_device,
-    check_shape,
-    fail,
-    fail_shape,
-    shape_text,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, e2m1, scales
 from fp4aot.operators.structured import Layout, operator
 
@@ -93,11 +78,11 @@ class _Format(NamedTuple):
 
 _NVFP4 = _Format(
     "group_gemm_nvfp4_nt_groupwise",
-    values=PACKED_DTYPES,
+    values=checks.PACKED_DTYPES,
     values_of_element=2,
-    scales=E4M3_DTYPES,
+    scales=checks.E4M3_DTYPES,
     decode=scales.decode_e4m3,
-    block=NVFP4_BLOCK,
+    block=checks.NVFP4_BLOCK,
     tiles_n=(32, 64, 128),
 )
 _MXFP4 = _Format(
@@ -126,15 +111,15 @@ def group_gemm_nvfp4_nt_groupwise(
     swap_ab: bool,
 ) -> Layout:
     """Refuse what no device's kernels can multiply; return `[M, N]`."""
-    check_output_dtype(_NVFP4.operator, "out_dtype", out_dtype)
+    checks.check_output_dtype(_NVFP4.operator, "out_dtype", out_dtype)
     _check_factors(_NVFP4, _Factors(a, b, a_scale, b_scale, m_indptr))
     name, groups = _NVFP4.operator, b.shape[0]
     if alpha is not None:
-        check_dtype(name, "alpha", alpha, (torch.float32,))
+        checks.check_dtype(name, "alpha", alpha, (torch.float32,))
         if alpha.numel() != 0:
             what_to_do = "pass one value for each group, or None for 1"
-            check_shape(name, "alpha", alpha, (groups,), what_to_do, _matrices(groups))
-        check_same_device(name, "alpha", alpha, "a", a)
+            checks.check_shape(name, "alpha", alpha, (groups,), what_to_do, _matrices(groups))
+        checks.check_same_device(name, "alpha", alpha, "a", a)
     _check_tiles(_NVFP4, tile_m, tile_n, tile_k)
     return Layout((a.shape[0], b.shape[1]), out_dtype)
 
@@ -172,7 +157,7 @@ def group_gemm_mxfp8_mxfp4_nt_groupwise(
     swap_ab: bool,
 ) -> Layout:
     """Refuse what no device's kernels can multiply; return `[M, N]`."""
-    check_output_dtype(_MXFP4.operator, "out_dtype", out_dtype)
+    checks.check_output_dtype(_MXFP4.operator, "out_dtype", out_dtype)
     _check_factors(_MXFP4, _Factors(a, b, a_scale, b_scale, m_indptr))
     _check_choice(_MXFP4.operator, "mma_sm", mma_sm, (1, 2))
     _check_tiles(_MXFP4, tile_m, tile_n, tile_k)
@@ -204,30 +189,30 @@ def first_scale_row(first_row: int, group: int) -> int:
 
 def _check_factors(form: _Format, factors: _Factors) -> None:
     name, a, b, m_indptr = form.operator, factors.a, factors.b, factors.m_indptr
-    check_dtype(name, "a", a, form.values)
-    check_rank(name, "a", a, (2,))
-    check_dtype(name, "b", b, PACKED_DTYPES)
-    check_rank(name, "b", b, (3,))
-    check_same_device(name, "b", b, "a", a)
+    checks.check_dtype(name, "a", a, form.values)
+    checks.check_rank(name, "a", a, (2,))
+    checks.check_dtype(name, "b", b, checks.PACKED_DTYPES)
+    checks.check_rank(name, "b", b, (3,))
+    checks.check_same_device(name, "b", b, "a", a)
     (m, k), (groups, n, half_k) = (a.shape[0], a.shape[1] * form.values_of_element), b.shape
     if groups == 0:
-        fail_shape(name, "b", b, "at least one matrix", "pass one matrix for each group")
+        checks.fail_shape(name, "b", b, "at least one matrix", "pass one matrix for each group")
     if half_k * 2 != k:
-        expected = f"{k} values a row, for a of shape {shape_text(a)}"
+        expected = f"{k} values a row, for a of shape {checks.shape_text(a)}"
         what_to_do, note = "pass the packed weights [G, N, K / 2]", f" ({half_k * 2} values a row)"
-        fail_shape(name, "b", b, expected, what_to_do, note)
-    check_positive_multiple(name, "a", a, k, "values a row", _MULTIPLE_OF_K)
-    check_positive_multiple(name, "b", b, n, "rows", _MULTIPLE_OF_N)
-    check_int32(name, "a", m, "a number of rows of")
-    check_int32(name, "a", k, "a number of values a row of")
-    check_int32(name, "b", n, "a number of rows of")
-    check_contiguous(name, "b", b, f"strides {list(_layouts.contiguous_strides(b.shape))}")
+        checks.fail_shape(name, "b", b, expected, what_to_do, note)
+    checks.check_positive_multiple(name, "a", a, k, "values a row", _MULTIPLE_OF_K)
+    checks.check_positive_multiple(name, "b", b, n, "rows", _MULTIPLE_OF_N)
+    checks.check_int32(name, "a", m, "a number of rows of")
+    checks.check_int32(name, "a", k, "a number of values a row of")
+    checks.check_int32(name, "b", n, "a number of rows of")
+    checks.check_contiguous(name, "b", b, f"strides {list(_layouts.contiguous_strides(b.shape))}")
     _check_scales(form, "a_scale", factors.a_scale, a)
     columns = k // form.block
     needed, given = first_scale_row(m, groups) * columns, factors.a_scale.numel()
     # A bound, which would become a condition on the exported program: left to run time.
     if isinstance(needed, int) and isinstance(given, int) and given < needed:
-        fail(
+        checks.fail(
             name,
             "a_scale",
             f"{given} scales",
@@ -240,11 +225,11 @@ def _check_factors(form: _Format, factors: _Factors) -> None:
     if given != count:
         each = f"layout_128x4 for each of {groups} matrices with {n} rows of {k} values"
         what_to_do = "quantize with the 128x4 layout, each matrix by itself"
-        fail(name, "b_scale", f"{given} scales", f"{count} ({each})", what_to_do)
-    check_dtype(name, "m_indptr", m_indptr, (torch.int32,))
+        checks.fail(name, "b_scale", f"{given} scales", f"{count} ({each})", what_to_do)
+    checks.check_dtype(name, "m_indptr", m_indptr, (torch.int32,))
     what_to_do = "pass the first row of each group, then the number of rows"
-    check_shape(name, "m_indptr", m_indptr, (groups + 1,), what_to_do, _matrices(groups))
-    check_same_device(name, "m_indptr", m_indptr, "a", a)
+    checks.check_shape(name, "m_indptr", m_indptr, (groups + 1,), what_to_do, _matrices(groups))
+    checks.check_same_device(name, "m_indptr", m_indptr, "a", a)
 
 
 def _matrices(groups: int) -> str:
@@ -253,11 +238,11 @@ def _matrices(groups: int) -> str:
 
 def _check_scales(form: _Format, argument: str, scales: torch.Tensor, a: torch.Tensor) -> None:
     name = form.operator
-    check_dtype(name, argument, scales, form.scales)
-    check_same_device(name, argument, scales, "a", a)
+    checks.check_dtype(name, argument, scales, form.scales)
+    checks.check_same_device(name, argument, scales, "a", a)
     what_to_do = "pass them as they were written"
-    check_contiguous(name, argument, scales, "contiguous scales", what_to_do)
-    check_int32(name, argument, scales.numel(), "a number of scales of")
+    checks.check_contiguous(name, argument, scales, "contiguous scales", what_to_do)
+    checks.check_int32(name, argument, scales.numel(), "a number of scales of")
 
 
 def _check_tiles(form: _Format, tile_m: int, tile_n: int, tile_k: int) -> None:
@@ -271,7 +256,7 @@ def _check_choice(name: str, argument: str, value: int, accepted: Sequence[int])
     if value not in accepted:
         *others, last = (str(choice) for choice in accepted)
         expected = f"{', '.join(others)} or {last}" if others else last
-        fail(name, argument, f"{value}", expected, "leave the default")
+        checks.fail(name, argument, f"{value}", expected, "leave the default")
 
 
 def _multiply_into(
@@ -303,7 +288,7 @@ def _check_segment(name: str, group: int, segment: tuple[int, int], rows: int) -
         got = f"rows {first} to {last} for group {group}"
         expected = f"rows of 'a', which has {rows}, in ascending order"
         what_to_do = "a GPU would read and write outside of the tensors"
-        fail(name, "m_indptr", got, expected, what_to_do)
+        checks.fail(name, "m_indptr", got, expected, what_to_do)
 
 
 def _rows_of_a(form: _Format, factors: _Factors, group: int, first: int, last: int) -> torch.Tensor:

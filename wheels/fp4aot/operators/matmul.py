@@ -15,25 +15,7 @@ import math
 import torch
 
 from fp4aot import _layouts
-from fp4aot.operators.argument_checks import (
-    E4M3_DTYPES,
-    NVFP4_BLOCK,
-    OUTPUT_DTYPES,
-    PACKED_DTYPES,
-    check_contiguous,
-    check_dtype,
-    check_int32,
-    check_output_dtype,
-    check_positive_multiple,
-    check_rank,
-    check_same_device,
-    check_scalar_scale,
-    check_shape,
-    check_tactic,
-    fail,
-    fail_shape,
-    shape_text,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, e2m1, scales
 from fp4aot.operators.structured import Layout, operator
 
@@ -54,12 +36,12 @@ def mm_fp4(
 ) -> Layout:
     """Refuse what cannot be multiplied; return `[..., M, N]`."""
     name = "mm_fp4"
-    check_output_dtype(name, "out_dtype", out_dtype)
-    check_dtype(name, "a", a, PACKED_DTYPES)
-    check_rank(name, "a", a, (2, 3))
-    check_dtype(name, "b", b, PACKED_DTYPES)
-    check_rank(name, "b", b, (a.dim(),))
-    check_same_device(name, "b", b, "a", a)
+    checks.check_output_dtype(name, "out_dtype", out_dtype)
+    checks.check_dtype(name, "a", a, checks.PACKED_DTYPES)
+    checks.check_rank(name, "a", a, (2, 3))
+    checks.check_dtype(name, "b", b, checks.PACKED_DTYPES)
+    checks.check_rank(name, "b", b, (a.dim(),))
+    checks.check_same_device(name, "b", b, "a", a)
     _check_factors(name, a, b)
     _check_block_scales(name, "a_descale", a_descale, a, ("a", a))
     weight = b.transpose(-2, -1)
@@ -67,14 +49,14 @@ def mm_fp4(
     if alpha is None:
         expected = "a float32 tensor (the kernels always read it)"
         what_to_do = "pass 1 / (a_global_sf * b_global_sf) as a tensor of shape [1]"
-        fail(name, "alpha", "None", expected, what_to_do)
-    check_dtype(name, "alpha", alpha, (torch.float32,))
+        checks.fail(name, "alpha", "None", expected, what_to_do)
+    checks.check_dtype(name, "alpha", alpha, (torch.float32,))
     if alpha.numel() != 1:
         expected = "one element (no kernel here applies another alpha to each row)"
         what_to_do = "pass a tensor of shape [1] and scale the rows of the result"
-        fail_shape(name, "alpha", alpha, expected, what_to_do)
-    check_same_device(name, "alpha", alpha, "a", a)
-    check_tactic(name, "tactic", tactic)
+        checks.fail_shape(name, "alpha", alpha, expected, what_to_do)
+    checks.check_same_device(name, "alpha", alpha, "a", a)
+    checks.check_tactic(name, "tactic", tactic)
     return Layout((*a.shape[:-1], b.shape[-1]), out_dtype)
 
 
@@ -98,7 +80,9 @@ def _(
 def _dequantize(packed: torch.Tensor, block_scales: torch.Tensor) -> torch.Tensor:
     """Return the values of `[..., rows, K / 2]` as float64."""
     *batch, rows, half_columns = packed.shape
-    codes = scales.row_major(block_scales, rows, half_columns * 2 // NVFP4_BLOCK, _LAYOUT, batch)
+    codes = scales.row_major(
+        block_scales, rows, half_columns * 2 // checks.NVFP4_BLOCK, _LAYOUT, batch
+    )
     values = e2m1.decode(e2m1.unpack(packed.view(torch.uint8)))
     # Exact: an E2M1 value times an E4M3 scale has at most six significant bits.
     return blocks.scale(values, scales.decode_e4m3(codes)).to(torch.float64)
@@ -115,28 +99,28 @@ def check_fp4_linear(
 ) -> None:
     """Refuse what `fp4_linear` cannot compute, in the names of its own arguments."""
     name = "fp4_linear"
-    check_dtype(name, "x", x, OUTPUT_DTYPES)
+    checks.check_dtype(name, "x", x, checks.OUTPUT_DTYPES)
     if x.dim() == 0:
-        fail(name, "x", "shape []", "[..., K]", "pass a tensor with a dimension for K")
-    check_dtype(name, "weight", weight, PACKED_DTYPES)
-    check_rank(name, "weight", weight, (2,))
-    check_same_device(name, "weight", weight, "x", x)
+        checks.fail(name, "x", "shape []", "[..., K]", "pass a tensor with a dimension for K")
+    checks.check_dtype(name, "weight", weight, checks.PACKED_DTYPES)
+    checks.check_rank(name, "weight", weight, (2,))
+    checks.check_same_device(name, "weight", weight, "x", x)
     rows, columns = weight.shape[0], weight.shape[1] * 2
     if x.shape[-1] != columns:
-        expected = f"{x.shape[-1]} values a row, for x of shape {shape_text(x)}"
+        expected = f"{x.shape[-1]} values a row, for x of shape {checks.shape_text(x)}"
         what_to_do, note = "pass the packed weight [N, K / 2]", f" ({columns} values a row)"
-        fail_shape(name, "weight", weight, expected, what_to_do, note)
-    check_positive_multiple(name, "weight", weight, columns, "values a row", _MULTIPLE)
-    check_positive_multiple(name, "weight", weight, rows, "rows", _MULTIPLE)
-    check_contiguous(name, "weight", weight, f"strides {[weight.shape[1], 1]}")
+        checks.fail_shape(name, "weight", weight, expected, what_to_do, note)
+    checks.check_positive_multiple(name, "weight", weight, columns, "values a row", _MULTIPLE)
+    checks.check_positive_multiple(name, "weight", weight, rows, "rows", _MULTIPLE)
+    checks.check_contiguous(name, "weight", weight, f"strides {[weight.shape[1], 1]}")
     _check_block_scales(name, "weight_scale", weight_scale, weight, ("x", x))
-    check_scalar_scale(name, "alpha", alpha, "x", x)
-    check_scalar_scale(name, "input_global_scale", input_global_scale, "x", x)
-    check_output_dtype(name, "out_dtype", out_dtype)
+    checks.check_scalar_scale(name, "alpha", alpha, "x", x)
+    checks.check_scalar_scale(name, "input_global_scale", input_global_scale, "x", x)
+    checks.check_output_dtype(name, "out_dtype", out_dtype)
     if bias is not None:
-        check_dtype(name, "bias", bias, (out_dtype,))
-        check_shape(name, "bias", bias, (rows,), "pass one value for each row of weight")
-        check_same_device(name, "bias", bias, "x", x)
+        checks.check_dtype(name, "bias", bias, (out_dtype,))
+        checks.check_shape(name, "bias", bias, (rows,), "pass one value for each row of weight")
+        checks.check_same_device(name, "bias", bias, "x", x)
 
 
 def _check_factors(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -147,24 +131,24 @@ def _check_factors(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
         else "weight.transpose(-2, -1) of a contiguous weight [B, N, K / 2]"
     )
     if a.dim() == 3 and a.shape[0] != b.shape[0]:
-        expected = f"{a.shape[0]} matrices, as in a of shape {shape_text(a)}"
-        fail_shape(name, "b", b, expected, "pass one matrix of b for each matrix of a")
+        expected = f"{a.shape[0]} matrices, as in a of shape {checks.shape_text(a)}"
+        checks.fail_shape(name, "b", b, expected, "pass one matrix of b for each matrix of a")
     if a.shape[-1] != b.shape[-2]:
-        expected = f"{a.shape[-1]} rows (K / 2), for a of shape {shape_text(a)}"
-        fail_shape(name, "b", b, expected, f"pass {transposed}")
-    check_positive_multiple(name, "a", a, a.shape[-1] * 2, "values a row", _MULTIPLE)
-    check_positive_multiple(name, "b", b, b.shape[-1], "columns", _MULTIPLE)
+        expected = f"{a.shape[-1]} rows (K / 2), for a of shape {checks.shape_text(a)}"
+        checks.fail_shape(name, "b", b, expected, f"pass {transposed}")
+    checks.check_positive_multiple(name, "a", a, a.shape[-1] * 2, "values a row", _MULTIPLE)
+    checks.check_positive_multiple(name, "b", b, b.shape[-1], "columns", _MULTIPLE)
     if a.dim() == 3:
-        check_int32(name, "a", a.shape[0], "a number of matrices of")
-    check_int32(name, "a", a.shape[-2], "a number of rows of")
-    check_int32(name, "a", a.shape[-1] * 2, "a number of values a row of")
-    check_int32(name, "b", b.shape[-1], "a number of columns of")
+        checks.check_int32(name, "a", a.shape[0], "a number of matrices of")
+    checks.check_int32(name, "a", a.shape[-2], "a number of rows of")
+    checks.check_int32(name, "a", a.shape[-1] * 2, "a number of values a row of")
+    checks.check_int32(name, "b", b.shape[-1], "a number of columns of")
     if not b.transpose(-2, -1).is_contiguous():
         # The kernels could read it only after a copy, which every call would pay.
         rows, columns = b.shape[-2:]
         strides = [1, rows] if b.dim() == 2 else [rows * columns, 1, rows]
         expected, note = f"strides {strides} (column major)", f" with strides {list(b.stride())}"
-        fail_shape(name, "b", b, expected, f"pass {transposed}", note)
+        checks.fail_shape(name, "b", b, expected, f"pass {transposed}", note)
 
 
 def _check_block_scales(
@@ -180,18 +164,18 @@ def _check_block_scales(
     Their memory counts, not their shape. `accept_transposed` admits the transpose of a contiguous
     tensor, which is how FlashInfer's callers pass the scales of b.
     """
-    check_dtype(operator, argument, scales, E4M3_DTYPES)
-    check_same_device(operator, argument, scales, *reference)
+    checks.check_dtype(operator, argument, scales, checks.E4M3_DTYPES)
+    checks.check_same_device(operator, argument, scales, *reference)
     transposed = accept_transposed and scales.dim() >= 2
     if not (transposed and scales.transpose(-2, -1).is_contiguous()):
         accepted = "contiguous scales" + (" or their transpose" if accept_transposed else "")
         what_to_do = "pass them as the quantizer returned them"
-        check_contiguous(operator, argument, scales, accepted, what_to_do)
+        checks.check_contiguous(operator, argument, scales, accepted, what_to_do)
     expected = _scale_count(packed, _LAYOUT)
     if scales.numel() != expected:
         *batch, rows, half_columns = packed.shape
         each = f" for each of {batch[0]} matrices with" if batch else " for"
-        fail(
+        checks.fail(
             operator,
             argument,
             f"{scales.numel()} scales{_likeness(scales, packed)}",
@@ -202,7 +186,7 @@ def _check_block_scales(
 
 def _scale_count(packed: torch.Tensor, layout: _layouts.SfLayout) -> int:
     *batch, rows, half_columns = packed.shape
-    shape = _layouts.scale_shape(rows, half_columns * 2 // NVFP4_BLOCK, layout)
+    shape = _layouts.scale_shape(rows, half_columns * 2 // checks.NVFP4_BLOCK, layout)
     return math.prod((*batch, *shape))
 
 

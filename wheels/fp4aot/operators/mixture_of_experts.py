@@ -9,24 +9,8 @@ from typing import Any
 import torch
 
 from fp4aot import _activations, _layouts
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators import mixture_of_experts_reference
-from fp4aot.operators.argument_checks import (
-    E4M3_DTYPES,
-    NVFP4_BLOCK,
-    OUTPUT_DTYPES,
-    check_contiguous,
-    check_dtype,
-    check_int32,
-    check_output_dtype,
-    check_positive_multiple,
-    check_rank,
-    check_same_device,
-    check_shape,
-    check_tactic,
-    fail,
-    fail_shape,
-    shape_text,
-)
 from fp4aot.operators.mixture_of_experts_arguments import (
     PACKED_DTYPES,
     MoeArguments,
@@ -39,21 +23,21 @@ _NAME = "cutlass_fused_moe"
 # Hidden and intermediate size: the kernels load and store vectors that hold 32 packed values.
 _MULTIPLE = 32
 # FlashInfer's kernel takes linear scales for rows of whole groups of four.
-_LINEAR_MULTIPLE = 4 * NVFP4_BLOCK
+_LINEAR_MULTIPLE = 4 * checks.NVFP4_BLOCK
 # FlashInfer's callers view four scales as an int32.
-_WEIGHT_SCALES = (*E4M3_DTYPES, torch.int32)
+_WEIGHT_SCALES = (*checks.E4M3_DTYPES, torch.int32)
 
 
 @operator(parameters=MoeArguments._fields)
 def cutlass_fused_moe(*arguments: Any) -> Layout:
     """Refuse what cannot be computed; return `[T, H]`."""
     given = MoeArguments(*arguments)
-    check_output_dtype(_NAME, "output_dtype", given.output_dtype)
+    checks.check_output_dtype(_NAME, "output_dtype", given.output_dtype)
     _check_activation(given.activation_type)
     _check_rank("tp", given.tp_size, given.tp_rank)
     _check_rank("ep", given.ep_size, given.ep_rank)
-    check_tactic(_NAME, "gemm1_tactic", given.gemm1_tactic)
-    check_tactic(_NAME, "gemm2_tactic", given.gemm2_tactic)
+    checks.check_tactic(_NAME, "gemm1_tactic", given.gemm1_tactic)
+    checks.check_tactic(_NAME, "gemm2_tactic", given.gemm2_tactic)
     _check_input(given)
     _check_weights(given)
     _check_routing(given)
@@ -70,15 +54,15 @@ def _(*arguments: Any, workspace_buffer: torch.Tensor | None) -> None:
     # The CPU needs no workspace.
     if workspace_buffer is not None:
         name = "workspace_buffer"
-        check_dtype(_NAME, name, workspace_buffer, (torch.uint8, torch.int8))
-        check_rank(_NAME, name, workspace_buffer, (1,))
+        checks.check_dtype(_NAME, name, workspace_buffer, (torch.uint8, torch.int8))
+        checks.check_rank(_NAME, name, workspace_buffer, (1,))
         _check_on_device(MoeArguments(*arguments), name, workspace_buffer)
         if not workspace_buffer.is_contiguous():
             got, what_to_do = (
                 f"strides {list(workspace_buffer.stride())}",
                 "pass it as it was allocated",
             )
-            fail(_NAME, name, got, "a contiguous tensor", what_to_do)
+            checks.fail(_NAME, name, got, "a contiguous tensor", what_to_do)
 
 
 @cutlass_fused_moe.reference
@@ -90,7 +74,7 @@ def _check_activation(activation_type: int) -> None:
     if activation_type not in tuple(_activations.COMPILED):
         names = {int(activation): activation.name for activation in _activations.ActivationType}
         name = names.get(activation_type)
-        fail(
+        checks.fail(
             _NAME,
             "activation_type",
             f"{int(activation_type)}" + (f" ({name})" if name else ""),
@@ -102,23 +86,23 @@ def _check_activation(activation_type: int) -> None:
 
 def _check_rank(kind: str, size: int, rank: int) -> None:
     if size < 1:
-        fail(_NAME, f"{kind}_size", f"{size}", "1 or more", "pass the number of ranks")
+        checks.fail(_NAME, f"{kind}_size", f"{size}", "1 or more", "pass the number of ranks")
     if not 0 <= rank < size:
         expected = f"0 to {size - 1}, below {kind}_size"
-        fail(_NAME, f"{kind}_rank", f"{rank}", expected, "pass the number of this rank")
+        checks.fail(_NAME, f"{kind}_rank", f"{rank}", expected, "pass the number of this rank")
 
 
 def _check_input(given: MoeArguments) -> None:
-    check_dtype(_NAME, "input", given.input, (*OUTPUT_DTYPES, *PACKED_DTYPES))
-    check_rank(_NAME, "input", given.input, (2,))
+    checks.check_dtype(_NAME, "input", given.input, (*checks.OUTPUT_DTYPES, *PACKED_DTYPES))
+    checks.check_rank(_NAME, "input", given.input, (2,))
     if not given.is_quantized and given.input.dtype != given.output_dtype:
         got, expected = (
             f"dtype {given.input.dtype}",
             f"{given.output_dtype}, the dtype of the output",
         )
-        fail(_NAME, "input", got, expected, "convert the input, or ask for its dtype")
+        checks.fail(_NAME, "input", got, expected, "convert the input, or ask for its dtype")
     size = given.hidden_size
-    check_positive_multiple(_NAME, "input", given.input, size, "values a row", _MULTIPLE)
+    checks.check_positive_multiple(_NAME, "input", given.input, size, "values a row", _MULTIPLE)
 
 
 def _check_weights(given: MoeArguments) -> None:
@@ -126,46 +110,48 @@ def _check_weights(given: MoeArguments) -> None:
     _check_packed(given, name, weights)
     if given.experts == 0:
         what_to_do = "pass the weights of this rank"
-        fail_shape(_NAME, name, weights, "one expert or more", what_to_do, " (0 experts)")
+        checks.fail_shape(_NAME, name, weights, "one expert or more", what_to_do, " (0 experts)")
     columns = values_a_row(weights)
     if columns != given.hidden_size:
-        expected = f"{given.hidden_size} values a row, for input of shape {shape_text(given.input)}"
+        expected = (
+            f"{given.hidden_size} values a row, for input of shape {checks.shape_text(given.input)}"
+        )
         what_to_do = "pass packed weights [experts, rows, hidden size / 2]"
-        fail_shape(_NAME, name, weights, expected, what_to_do, f" ({columns} values a row)")
+        checks.fail_shape(_NAME, name, weights, expected, what_to_do, f" ({columns} values a row)")
     # A gated activation takes as many up as gate rows.
     multiple = 2 * _MULTIPLE if given.is_gated else _MULTIPLE
-    check_positive_multiple(_NAME, name, weights, given.fc1_rows, "rows an expert", multiple)
+    checks.check_positive_multiple(_NAME, name, weights, given.fc1_rows, "rows an expert", multiple)
     name, weights = "fc2_expert_weights", given.fc2_expert_weights
     _check_packed(given, name, weights)
     shape = (given.experts, given.hidden_size, packed_columns(weights, given.inter_size))
     kind = "up and gate rows" if given.is_gated else "rows"
     note = f", for fc1_expert_weights with {given.fc1_rows} {kind} an expert"
     what_to_do = "pass packed weights [experts, hidden size, intermediate size / 2]"
-    check_shape(_NAME, name, weights, shape, what_to_do, note)
+    checks.check_shape(_NAME, name, weights, shape, what_to_do, note)
 
 
 def _check_packed(given: MoeArguments, argument: str, weights: torch.Tensor) -> None:
-    check_dtype(_NAME, argument, weights, PACKED_DTYPES)
-    check_rank(_NAME, argument, weights, (3,))
+    checks.check_dtype(_NAME, argument, weights, PACKED_DTYPES)
+    checks.check_rank(_NAME, argument, weights, (3,))
     _check_on_device(given, argument, weights)
-    check_contiguous(_NAME, argument, weights)
+    checks.check_contiguous(_NAME, argument, weights)
 
 
 def _check_routing(given: MoeArguments) -> None:
     name, selected = "token_selected_experts", given.token_selected_experts
-    check_dtype(_NAME, name, selected, (torch.int32,))
-    check_rank(_NAME, name, selected, (2,))
+    checks.check_dtype(_NAME, name, selected, (torch.int32,))
+    checks.check_rank(_NAME, name, selected, (2,))
     if selected.shape[0] != given.tokens or given.top_k == 0:
         expected = f"{given.tokens} rows, as input has, of one expert or more"
         what_to_do = "pass the experts of each token, [tokens, top_k]"
-        fail_shape(_NAME, name, selected, expected, what_to_do)
+        checks.fail_shape(_NAME, name, selected, expected, what_to_do)
     _check_on_device(given, name, selected)
     name, weights = "token_final_scales", given.token_final_scales
     if weights is not None:
-        check_dtype(_NAME, name, weights, (torch.float32,))
+        checks.check_dtype(_NAME, name, weights, (torch.float32,))
         note = ", the shape of token_selected_experts"
         what_to_do = "pass one weight for each selected expert, or None"
-        check_shape(_NAME, name, weights, selected.shape, what_to_do, note)
+        checks.check_shape(_NAME, name, weights, selected.shape, what_to_do, note)
         _check_on_device(given, name, weights)
 
 
@@ -176,7 +162,7 @@ def _check_limits(given: MoeArguments) -> None:
         (selected, given.tokens * given.top_k, "tokens times selected experts"),
         (selected, given.top_k * total, "selected experts times experts of all ranks"),
     ):
-        check_int32(_NAME, argument, value, f"a number of {what} of")
+        checks.check_int32(_NAME, argument, value, f"a number of {what} of")
 
 
 def _check_input_scales(given: MoeArguments) -> None:
@@ -185,20 +171,22 @@ def _check_input_scales(given: MoeArguments) -> None:
     if not given.is_quantized:
         if scales is not None:
             got = f"a tensor with an input of {given.input.dtype}"
-            fail(_NAME, name, got, "None", "pass it with the packed input that it belongs to")
+            checks.fail(
+                _NAME, name, got, "None", "pass it with the packed input that it belongs to"
+            )
         return
     if scales is None:
         expected = "the block scales of the packed input"
         what_to_do = "pass what quantized the input, or the input in bfloat16 or float16"
-        fail(_NAME, name, "None", expected, what_to_do)
-    check_dtype(_NAME, name, scales, E4M3_DTYPES)
+        checks.fail(_NAME, name, "None", expected, what_to_do)
+    checks.check_dtype(_NAME, name, scales, checks.E4M3_DTYPES)
     _check_on_device(given, name, scales)
-    check_contiguous(_NAME, name, scales)
+    checks.check_contiguous(_NAME, name, scales)
     size = given.hidden_size
     if not given.swizzled_input_sf and size % _LINEAR_MULTIPLE != 0:
         expected = f"True, or a multiple of {_LINEAR_MULTIPLE} values a row"
         got, what_to_do = f"False with {size} values a row", "quantize with the 128x4 layout"
-        fail(_NAME, "swizzled_input_sf", got, expected, what_to_do)
+        checks.fail(_NAME, "swizzled_input_sf", got, expected, what_to_do)
     layout, other = (
         _layouts.layout_from_flags(swizzled, False)
         for swizzled in (given.swizzled_input_sf, not given.swizzled_input_sf)
@@ -209,11 +197,11 @@ def _check_input_scales(given: MoeArguments) -> None:
         likeness = f", as many as {other.name} has" if is_other else ""
         expected = f"{count} ({layout.name} for {given.tokens} rows of {size} values)"
         what_to_do = "quantize with that layout, or pass the swizzled_input_sf of another"
-        fail(_NAME, name, f"{scales.numel()} scales{likeness}", expected, what_to_do)
+        checks.fail(_NAME, name, f"{scales.numel()} scales{likeness}", expected, what_to_do)
 
 
 def _input_scale_count(given: MoeArguments, layout: _layouts.SfLayout) -> int:
-    columns = given.hidden_size // NVFP4_BLOCK
+    columns = given.hidden_size // checks.NVFP4_BLOCK
     return math.prod(_layouts.scale_shape(given.tokens, columns, layout))
 
 
@@ -247,15 +235,17 @@ def _check_block_scales(
     given: MoeArguments, argument: str, scales: torch.Tensor, rows: int, columns: int
 ) -> None:
     """Require 128x4 scales of every expert's weights `[rows, columns]`, each padded by itself."""
-    check_dtype(_NAME, argument, scales, _WEIGHT_SCALES)
+    checks.check_dtype(_NAME, argument, scales, _WEIGHT_SCALES)
     layout = _layouts.SfLayout.layout_128x4
-    padded_rows, padded_columns = _layouts.scale_shape(rows, columns // NVFP4_BLOCK, layout)
+    padded_rows, padded_columns = _layouts.scale_shape(rows, columns // checks.NVFP4_BLOCK, layout)
     shape = (given.experts, padded_rows, padded_columns // scales.dtype.itemsize)
     each = f"{given.experts} experts with {rows} rows of {columns} values"
     what_to_do = "swizzle the scales of each expert with block_scale_interleave"
-    check_shape(_NAME, argument, scales, shape, what_to_do, f" (layout_128x4 for each of {each})")
+    checks.check_shape(
+        _NAME, argument, scales, shape, what_to_do, f" (layout_128x4 for each of {each})"
+    )
     _check_on_device(given, argument, scales)
-    check_contiguous(_NAME, argument, scales)
+    checks.check_contiguous(_NAME, argument, scales)
 
 
 def _check_biases(given: MoeArguments) -> None:
@@ -268,8 +258,8 @@ def _check_biases(given: MoeArguments) -> None:
     ):
         if bias is None:
             expected = f"a tensor, as {other} is one"
-            fail(_NAME, argument, "None", expected, "pass both biases or neither")
-        check_dtype(_NAME, argument, bias, (given.output_dtype,))
+            checks.fail(_NAME, argument, "None", expected, "pass both biases or neither")
+        checks.check_dtype(_NAME, argument, bias, (given.output_dtype,))
         _check_shape_and_device(given, argument, bias, ((given.experts, length),))
 
 
@@ -285,7 +275,7 @@ def _check_activation_parameters(given: MoeArguments) -> None:
         if activation not in readers:
             got = f"a tensor with activation_type={int(activation)} ({activation.name})"
             what_to_do = "pass it only with " + " or ".join(reader.name for reader in readers)
-            fail(_NAME, argument, got, "None", what_to_do)
+            checks.fail(_NAME, argument, got, "None", what_to_do)
         _check_float32(given, argument, parameter)
 
 
@@ -296,7 +286,7 @@ def _check_float32(
     accepted: Sequence[Sequence[int]] = (),
 ) -> None:
     """Require float32 of an accepted shape, by default one element for each expert."""
-    check_dtype(_NAME, argument, tensor, (torch.float32,))
+    checks.check_dtype(_NAME, argument, tensor, (torch.float32,))
     _check_shape_and_device(given, argument, tensor, accepted or ((given.experts,),))
 
 
@@ -306,9 +296,9 @@ def _check_shape_and_device(
     if tuple(tensor.shape) not in [tuple(shape) for shape in accepted]:
         expected = " or ".join(str(list(shape)) for shape in accepted)
         what_to_do = "pass the tensor of the experts of this rank"
-        fail_shape(_NAME, argument, tensor, expected, what_to_do)
+        checks.fail_shape(_NAME, argument, tensor, expected, what_to_do)
     _check_on_device(given, argument, tensor)
 
 
 def _check_on_device(given: MoeArguments, argument: str, tensor: torch.Tensor) -> None:
-    check_same_device(_NAME, argument, tensor, "input", given.input)
+    checks.check_same_device(_NAME, argument, tensor, "input", given.input)

@@ -12,20 +12,7 @@ import math
 
 import torch
 
-from fp4aot.operators.argument_checks import (
-    E4M3_DTYPES,
-    NVFP4_BLOCK,
-    check_blocks,
-    check_dtype,
-    check_int32,
-    check_output_dtype,
-    check_rank,
-    check_same_device,
-    check_scalar_scale,
-    check_shape,
-    fail,
-    fail_shape,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, e2m1, nvfp4, scales
 from fp4aot.operators.structured import Layout, operator
 
@@ -38,15 +25,15 @@ _ONE_SCALE_EACH = "pass one scale for each 16 values"
 def nvfp4_kv_quantize(input: torch.Tensor, global_scale: torch.Tensor) -> tuple[Layout, Layout]:
     """Refuse what cannot be quantized; block scales are linear."""
     name = "nvfp4_kv_quantize"
-    check_dtype(name, "input", input, (torch.float16, torch.bfloat16))
-    check_rank(name, "input", input, (2,))
-    check_blocks(name, "input", input)
+    checks.check_dtype(name, "input", input, (torch.float16, torch.bfloat16))
+    checks.check_rank(name, "input", input, (2,))
+    checks.check_blocks(name, "input", input)
     rows, columns = input.shape
-    check_int32(name, "input", columns, "a number of columns of")
-    check_scalar_scale(name, "global_scale", global_scale, "input", input)
+    checks.check_int32(name, "input", columns, "a number of columns of")
+    checks.check_scalar_scale(name, "global_scale", global_scale, "input", input)
     return (
         Layout((rows, columns // 2), torch.uint8),
-        Layout((rows, columns // NVFP4_BLOCK), torch.uint8),
+        Layout((rows, columns // checks.NVFP4_BLOCK), torch.uint8),
     )
 
 
@@ -56,7 +43,10 @@ def _(input: torch.Tensor, global_scale: torch.Tensor) -> tuple[torch.Tensor, to
     # its maximum is not zero saturates to +-6 (and +6 where an element is zero), as in the kernel.
     # What a block with a NaN gets is not specified.
     decode_scale = scales.flush_subnormals(global_scale.reshape(1, 1))
-    elements, encode_scale = blocks.split(input, NVFP4_BLOCK), scales.reciprocal(decode_scale)
+    elements, encode_scale = (
+        blocks.split(input, checks.NVFP4_BLOCK),
+        scales.reciprocal(decode_scale),
+    )
     quantized = nvfp4.standard(elements, encode_scale, decode_scale, blocks.maximum)
     return quantized.packed(), quantized.scale_codes
 
@@ -70,22 +60,22 @@ def nvfp4_kv_dequantize(
 ) -> Layout:
     """Refuse what cannot be dequantized; return `[M, K]`."""
     name, data = "nvfp4_kv_dequantize", ("fp4_data", fp4_data)
-    check_output_dtype(name, "output_dtype", output_dtype)
-    check_dtype(name, *data, (torch.uint8,))
-    check_rank(name, *data, (2,))
-    check_blocks(name, *data, values_of_element=2)
+    checks.check_output_dtype(name, "output_dtype", output_dtype)
+    checks.check_dtype(name, *data, (torch.uint8,))
+    checks.check_rank(name, *data, (2,))
+    checks.check_blocks(name, *data, values_of_element=2)
     rows, columns = fp4_data.shape[0], fp4_data.shape[1] * 2
-    scale_shape = (rows, columns // NVFP4_BLOCK)
-    check_dtype(name, "block_scales", block_scales, E4M3_DTYPES)
+    scale_shape = (rows, columns // checks.NVFP4_BLOCK)
+    checks.check_dtype(name, "block_scales", block_scales, checks.E4M3_DTYPES)
     what_to_do = "pass one linear scale for each 16 values"
-    check_shape(name, "block_scales", block_scales, scale_shape, what_to_do)
-    check_same_device(name, "block_scales", block_scales, *data)
-    check_scalar_scale(name, "global_scale", global_scale, *data)
-    check_int32(name, "fp4_data", rows * columns, "a number of values of")
-    if isinstance(columns, int) and columns // NVFP4_BLOCK > _MOST_SCALES:
-        got, expected = f"{columns} values a row", f"at most {_MOST_SCALES * NVFP4_BLOCK}"
+    checks.check_shape(name, "block_scales", block_scales, scale_shape, what_to_do)
+    checks.check_same_device(name, "block_scales", block_scales, *data)
+    checks.check_scalar_scale(name, "global_scale", global_scale, *data)
+    checks.check_int32(name, "fp4_data", rows * columns, "a number of values of")
+    if isinstance(columns, int) and columns // checks.NVFP4_BLOCK > _MOST_SCALES:
+        got, expected = f"{columns} values a row", f"at most {_MOST_SCALES * checks.NVFP4_BLOCK}"
         what_to_do = "split the rows: the block scales of one row must fit in shared memory"
-        fail(name, "fp4_data", got, expected, what_to_do)
+        checks.fail(name, "fp4_data", got, expected, what_to_do)
     return Layout((rows, columns), output_dtype)
 
 
@@ -100,7 +90,7 @@ def _(
 
 
 def _max_seq_len(output_k: torch.Tensor, output_v: torch.Tensor) -> int:
-    check_rank("nvfp4_kv_dequantize_paged", "output_k", output_k, (4,))
+    checks.check_rank("nvfp4_kv_dequantize_paged", "output_k", output_k, (4,))
     return output_k.shape[1]
 
 
@@ -120,7 +110,7 @@ def nvfp4_kv_dequantize_paged(
 ) -> tuple[Layout, Layout]:
     """Refuse what cannot be gathered; return K and V, `[batch, max_seq_len, heads, dim]`."""
     name, reference = "nvfp4_kv_dequantize_paged", ("paged_k_cache", paged_k_cache)
-    check_output_dtype(name, "output_dtype", output_dtype)
+    checks.check_output_dtype(name, "output_dtype", output_dtype)
     values = ("paged_v_cache", paged_v_cache)
     k_scales, v_scales = ("k_block_scales", k_block_scales), ("v_block_scales", v_block_scales)
     _check_caches(name, (reference, k_scales), (values, v_scales), kv_layout)
@@ -128,24 +118,24 @@ def nvfp4_kv_dequantize_paged(
         ("block_tables", block_tables, (torch.int32, torch.int64), 2),
         ("seq_lens", seq_lens, (torch.int32,), 1),
     ):
-        check_dtype(name, argument, tensor, dtypes)
-        check_rank(name, argument, tensor, (rank,))
-        check_same_device(name, argument, tensor, *reference)
-    check_scalar_scale(name, "k_scale", k_scale, *reference)
-    check_scalar_scale(name, "v_scale", v_scale, *reference)
+        checks.check_dtype(name, argument, tensor, dtypes)
+        checks.check_rank(name, argument, tensor, (rank,))
+        checks.check_same_device(name, argument, tensor, *reference)
+    checks.check_scalar_scale(name, "k_scale", k_scale, *reference)
+    checks.check_scalar_scale(name, "v_scale", v_scale, *reference)
     batch = block_tables.shape[0]
     page_size, heads = paged_k_cache.shape[1:3] if kv_layout == 0 else paged_k_cache.shape[2:0:-1]
     note, what_to_do = ", the batch of block_tables", "pass one length for each request"
-    check_shape(name, "seq_lens", seq_lens, (batch,), what_to_do, note)
+    checks.check_shape(name, "seq_lens", seq_lens, (batch,), what_to_do, note)
     if max_seq_len < 0:
         what_to_do = "pass the longest sequence length"
-        fail(name, "max_seq_len", f"{max_seq_len}", "0 or more", what_to_do)
+        checks.fail(name, "max_seq_len", f"{max_seq_len}", "0 or more", what_to_do)
     if block_tables.shape[1] * page_size < max_seq_len:
         what_to_do = "pass more pages a request, or a smaller max_seq_len"
         expected, note = f"pages for {max_seq_len} tokens", f" with pages of {page_size}"
-        fail_shape(name, "block_tables", block_tables, expected, what_to_do, note)
+        checks.fail_shape(name, "block_tables", block_tables, expected, what_to_do, note)
     size = batch * max_seq_len * heads
-    check_int32(name, "max_seq_len", size, "batch * max_seq_len * heads of")
+    checks.check_int32(name, "max_seq_len", size, "batch * max_seq_len * heads of")
     return (
         Layout((batch, max_seq_len, heads, paged_k_cache.shape[3] * 2), output_dtype),
         Layout((batch, max_seq_len, heads, paged_v_cache.shape[3] * 2), output_dtype),
@@ -182,7 +172,7 @@ def _check_caches(
     """Require both caches, each with its scales, of one layout."""
     if kv_layout not in (0, 1):
         expected = "0 (NHD) or 1 (HND)"
-        fail(name, "kv_layout", f"{kv_layout}", expected, "pass the layout of the cache")
+        checks.fail(name, "kv_layout", f"{kv_layout}", expected, "pass the layout of the cache")
     _check_cache(name, *k, k[0])
     _check_cache(name, *v, k[0])
 
@@ -190,29 +180,29 @@ def _check_caches(
 def _check_cache(name: str, cache: _Named, block_scales: _Named, reference: _Named) -> None:
     """Require one of the two caches with its scales, shaped as the K cache in all but `dim`."""
     (argument, pages), (_, scale_pages), (_, k_pages) = cache, block_scales, reference
-    check_dtype(name, *cache, (torch.uint8,))
-    check_rank(name, *cache, (4,))
-    check_dtype(name, *block_scales, E4M3_DTYPES)
-    check_rank(name, *block_scales, (4,))
-    check_same_device(name, *cache, *reference)
-    check_same_device(name, *block_scales, *reference)
+    checks.check_dtype(name, *cache, (torch.uint8,))
+    checks.check_rank(name, *cache, (4,))
+    checks.check_dtype(name, *block_scales, checks.E4M3_DTYPES)
+    checks.check_rank(name, *block_scales, (4,))
+    checks.check_same_device(name, *cache, *reference)
+    checks.check_same_device(name, *block_scales, *reference)
     head_dim = pages.shape[3] * 2
-    if head_dim == 0 or head_dim % NVFP4_BLOCK != 0:
-        expected = f"a head_dim that is a positive multiple of {NVFP4_BLOCK}"
-        fail_shape(name, *cache, expected, "pad the heads", f" (head_dim {head_dim})")
+    if head_dim == 0 or head_dim % checks.NVFP4_BLOCK != 0:
+        expected = f"a head_dim that is a positive multiple of {checks.NVFP4_BLOCK}"
+        checks.fail_shape(name, *cache, expected, "pad the heads", f" (head_dim {head_dim})")
     if pages.shape[:3] != k_pages.shape[:3]:
         expected = f"the pages, page size and heads of paged_k_cache {list(k_pages.shape)}"
-        fail_shape(name, *cache, expected, "pass caches of one layout")
+        checks.fail_shape(name, *cache, expected, "pass caches of one layout")
     if scale_pages.shape[:3] != pages.shape[:3]:
         expected = f"the first three sizes of {argument} {list(pages.shape)}"
-        fail_shape(name, *block_scales, expected, _ONE_SCALE_EACH)
-    if scale_pages.shape[3] != head_dim // NVFP4_BLOCK:
-        expected = f"{head_dim // NVFP4_BLOCK} scales a head"
-        fail_shape(name, *block_scales, expected, _ONE_SCALE_EACH)
+        checks.fail_shape(name, *block_scales, expected, _ONE_SCALE_EACH)
+    if scale_pages.shape[3] != head_dim // checks.NVFP4_BLOCK:
+        expected = f"{head_dim // checks.NVFP4_BLOCK} scales a head"
+        checks.fail_shape(name, *block_scales, expected, _ONE_SCALE_EACH)
     for tensor_name, tensor in (cache, block_scales):
         if tensor.stride(3) != 1 and tensor.shape[3] > 1:
             got = f"stride {tensor.stride(3)} in the last dimension"
-            fail(name, tensor_name, got, "1", "make the last dimension contiguous")
+            checks.fail(name, tensor_name, got, "1", "make the last dimension contiguous")
 
 
 def _dequantize(
@@ -273,23 +263,23 @@ def nvfp4_quantize_append_paged_kv_cache(
 ) -> tuple[()]:
     """Refuse what cannot be appended. The caches are written in place."""
     name, key = "nvfp4_quantize_append_paged_kv_cache", ("append_key", append_key)
-    check_dtype(name, *key, (torch.float16, torch.bfloat16))
-    check_rank(name, *key, (3,))
+    checks.check_dtype(name, *key, (torch.float16, torch.bfloat16))
+    checks.check_rank(name, *key, (3,))
     rows, heads, head_dim = append_key.shape
     if head_dim not in (64, 128, 256, 512):
         expected, note = "a head_dim of 64, 128, 256 or 512", f" (head_dim {head_dim})"
-        fail_shape(name, *key, expected, "pad the heads", note)
-    check_int32(name, "append_key", rows, "a number of rows of")
-    check_dtype(name, "append_value", append_value, (append_key.dtype,))
+        checks.fail_shape(name, *key, expected, "pad the heads", note)
+    checks.check_int32(name, "append_key", rows, "a number of rows of")
+    checks.check_dtype(name, "append_value", append_value, (append_key.dtype,))
     note, what_to_do = ", the shape of append_key", "append a value for each key"
-    check_shape(name, "append_value", append_value, append_key.shape, what_to_do, note)
-    check_same_device(name, "append_value", append_value, *key)
+    checks.check_shape(name, "append_value", append_value, append_key.shape, what_to_do, note)
+    checks.check_same_device(name, "append_value", append_value, *key)
     _check_numbers("batch_indices", batch_indices, rows, "a request for each row", append_key)
     _check_numbers("positions", positions, rows, "a position for each row", append_key)
     k, v = ("paged_k_cache", paged_k_cache), ("paged_v_cache", paged_v_cache)
     k_scales, v_scales = ("k_scale_cache", k_scale_cache), ("v_scale_cache", v_scale_cache)
     _check_caches(name, (k, k_scales), (v, v_scales), kv_layout)
-    check_same_device(name, *k, *key)
+    checks.check_same_device(name, *k, *key)
     held = (paged_k_cache.shape[2 if kv_layout == 0 else 1], paged_k_cache.shape[3] * 2)
     if held != (heads, head_dim) or paged_v_cache.shape[3] * 2 != head_dim:
         expected = (
@@ -297,7 +287,7 @@ def nvfp4_quantize_append_paged_kv_cache(
             f"{list(paged_v_cache.shape)}"
         )
         what_to_do = "append the heads that the caches hold, and pass their kv_layout"
-        fail_shape(name, *key, expected, what_to_do)
+        checks.fail_shape(name, *key, expected, what_to_do)
     # The kernel reads both caches with the strides of K's.
     for (argument, tensor), (_, of_k) in ((v, k), (v_scales, k_scales)):
         if any(
@@ -308,11 +298,11 @@ def nvfp4_quantize_append_paged_kv_cache(
         ):
             got, expected = f"strides {list(tensor.stride())}", f"{list(of_k.stride())}, as K's"
             what_to_do = "take K and V from one tensor, or make both contiguous"
-            fail(name, argument, got, expected, what_to_do)
+            checks.fail(name, argument, got, expected, what_to_do)
     for argument, tensor in (("kv_indices", kv_indices), ("kv_last_page_len", kv_last_page_len)):
-        check_dtype(name, argument, tensor, (torch.int32,))
-        check_rank(name, argument, tensor, (1,))
-        check_same_device(name, argument, tensor, *key)
+        checks.check_dtype(name, argument, tensor, (torch.int32,))
+        checks.check_rank(name, argument, tensor, (1,))
+        checks.check_same_device(name, argument, tensor, *key)
     of_what = "one more than the requests of kv_last_page_len"
     _check_numbers("kv_indptr", kv_indptr, kv_last_page_len.shape[0] + 1, of_what, append_key)
     for argument, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
@@ -320,7 +310,7 @@ def nvfp4_quantize_append_paged_kv_cache(
             finite = math.isfinite(scale)
             got = "a number that is not positive" if finite else "no finite number"
             what_to_do = "pass what dequantizing multiplies by"
-            fail(name, argument, got, "a positive, finite number", what_to_do)
+            checks.fail(name, argument, got, "a positive, finite number", what_to_do)
     return ()
 
 
@@ -329,10 +319,10 @@ def _check_numbers(
 ) -> None:
     """Require int32, a number for each of something."""
     name = "nvfp4_quantize_append_paged_kv_cache"
-    check_dtype(name, argument, tensor, (torch.int32,))
-    check_rank(name, argument, tensor, (1,))
-    check_shape(name, argument, tensor, (count,), "pass one number for each", f", {of_what}")
-    check_same_device(name, argument, tensor, "append_key", append_key)
+    checks.check_dtype(name, argument, tensor, (torch.int32,))
+    checks.check_rank(name, argument, tensor, (1,))
+    checks.check_shape(name, argument, tensor, (count,), "pass one number for each", f", {of_what}")
+    checks.check_same_device(name, argument, tensor, "append_key", append_key)
 
 
 @nvfp4_quantize_append_paged_kv_cache.reference
@@ -373,7 +363,7 @@ def _(
 
 
 def _append_blocks(rows: torch.Tensor, decode_scale: float) -> blocks.Blocks:
-    elements = scales.flush_subnormals(blocks.split(rows, NVFP4_BLOCK))
+    elements = scales.flush_subnormals(blocks.split(rows, checks.NVFP4_BLOCK))
     factor = scales.flush_subnormals(
         torch.tensor(decode_scale, dtype=torch.float32, device=rows.device)
     )

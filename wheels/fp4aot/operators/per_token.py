@@ -10,18 +10,7 @@ from __future__ import annotations
 import torch
 
 from fp4aot import _layouts
-from fp4aot.operators.argument_checks import (
-    NVFP4_BLOCK,
-    check_blocks,
-    check_dtype,
-    check_int32,
-    check_rank,
-    check_recipe,
-    check_same_device,
-    check_sf_layout,
-    fail,
-    fail_shape,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, nvfp4, scales
 from fp4aot.operators.structured import Layout, operator
 
@@ -38,24 +27,26 @@ def nvfp4_quantize_per_token(
 ) -> tuple[Layout, Layout, Layout]:
     """Refuse what cannot be quantized; return values, block scales and the rows' scales."""
     name, index = "nvfp4_quantize_per_token", expanded_idx_to_permuted_idx
-    check_dtype(name, "input", input, (torch.float16, torch.bfloat16))
-    check_rank(name, "input", input, (2,))
-    layout = check_sf_layout(name, sf_layout)
-    check_recipe(name, nvfp4_4over6, "input", input)
-    check_blocks(name, "input", input)
+    checks.check_dtype(name, "input", input, (torch.float16, torch.bfloat16))
+    checks.check_rank(name, "input", input, (2,))
+    layout = checks.check_sf_layout(name, sf_layout)
+    checks.check_recipe(name, nvfp4_4over6, "input", input)
+    checks.check_blocks(name, "input", input)
     rows, columns = input.shape
-    check_int32(name, "input", rows, "a number of rows of")
-    check_int32(name, "input", columns, "a number of columns of")
-    check_int32(name, "input", rows * (columns // NVFP4_BLOCK), "a number of blocks of")
+    checks.check_int32(name, "input", rows, "a number of rows of")
+    checks.check_int32(name, "input", columns, "a number of columns of")
+    checks.check_int32(
+        name, "input", rows * (columns // checks.NVFP4_BLOCK), "a number of blocks of"
+    )
     if index is not None:
-        check_dtype(name, _INDEX, index, (torch.int32,))
-        check_rank(name, _INDEX, index, (1,))
+        checks.check_dtype(name, _INDEX, index, (torch.int32,))
+        checks.check_rank(name, _INDEX, index, (1,))
         if index.shape[0] < rows:
             expected = f"{rows} elements or more, the rows of 'input'"
             what_to_do = "pass one row number, or a negative one, for each row"
-            fail_shape(name, _INDEX, index, expected, what_to_do)
-        check_same_device(name, _INDEX, index, "input", input)
-    scale_shape = _layouts.scale_shape(rows, columns // NVFP4_BLOCK, layout)
+            checks.fail_shape(name, _INDEX, index, expected, what_to_do)
+        checks.check_same_device(name, _INDEX, index, "input", input)
+    scale_shape = _layouts.scale_shape(rows, columns // checks.NVFP4_BLOCK, layout)
     return (
         Layout((rows, columns // 2), torch.uint8),
         Layout(scale_shape, torch.uint8),
@@ -93,7 +84,7 @@ def _quantize_rows(
     input: torch.Tensor, scale_inv: float, recipe: int
 ) -> tuple[blocks.Blocks, torch.Tensor]:
     """Quantize every row; return also the rows' scales, `[M]`."""
-    elements = scales.flush_subnormals(blocks.split(input, NVFP4_BLOCK))
+    elements = scales.flush_subnormals(blocks.split(input, checks.NVFP4_BLOCK))
     row_maximum = _row_maximum(elements)
     base = torch.tensor(scale_inv, dtype=torch.float32, device=input.device)
     per_token_scale = scales.multiply(row_maximum, scales.flush_subnormals(base))
@@ -122,7 +113,7 @@ def _named_rows(index: torch.Tensor | None, input: torch.Tensor) -> torch.Tensor
             f"row numbers below {rows}, the rows of 'input'",
         )
         what_to_do = "pass a negative number for a row to leave out"
-        fail("nvfp4_quantize_per_token", _INDEX, got, expected, what_to_do)
+        checks.fail("nvfp4_quantize_per_token", _INDEX, got, expected, what_to_do)
     named = torch.zeros(rows, dtype=torch.bool, device=input.device)
     named[entries[entries >= 0]] = True
     return named

@@ -12,15 +12,7 @@ from __future__ import annotations
 import torch
 
 from fp4aot import _layouts, _recipes
-from fp4aot.operators.argument_checks import (
-    check_dtype,
-    check_int32,
-    check_layout_flags,
-    check_recipe,
-    check_row_scales,
-    fail,
-    fail_shape,
-)
+from fp4aot.operators import argument_checks as checks
 from fp4aot.operators.arithmetic import blocks, nvfp4, scales
 from fp4aot.operators.arithmetic.blocks import Blocks
 from fp4aot.operators.structured import Layout, operator
@@ -40,19 +32,19 @@ def fp4_quantize(
 ) -> tuple[Layout, Layout]:
     """Refuse what cannot be quantized; packed values and scales are transposed as the input is."""
     name = "fp4_quantize"
-    check_dtype(name, "input", input, (torch.float16, torch.bfloat16, torch.float8_e4m3fn))
+    checks.check_dtype(name, "input", input, (torch.float16, torch.bfloat16, torch.float8_e4m3fn))
     if input.dim() < 2:
         what_to_do = "use input.unsqueeze(0) for a vector"
-        fail_shape(name, "input", input, "two or more dimensions", what_to_do)
+        checks.fail_shape(name, "input", input, "two or more dimensions", what_to_do)
     if (sf_vec_size, sf_use_ue8m0) not in ((16, False), (32, True)):
         got = f"{sf_vec_size} with sf_use_ue8m0={sf_use_ue8m0}"
         expected = "16 with sf_use_ue8m0=False (NVFP4) or 32 with sf_use_ue8m0=True (MXFP4)"
-        fail(name, "sf_vec_size", got, expected, "choose one of the two formats")
-    check_layout_flags(name, is_sf_swizzled_layout, is_sf_8x4_layout)
-    check_recipe(name, nvfp4_4over6, "input", input)
+        checks.fail(name, "sf_vec_size", got, expected, "choose one of the two formats")
+    checks.check_layout_flags(name, is_sf_swizzled_layout, is_sf_8x4_layout)
+    checks.check_recipe(name, nvfp4_4over6, "input", input)
     if nvfp4_4over6 != _recipes.STANDARD and sf_use_ue8m0:
         got, expected = f"{nvfp4_4over6} with sf_use_ue8m0=True", "0 (MXFP4 has no other recipe)"
-        fail(name, "nvfp4_4over6", got, expected, "pass the standard recipe")
+        checks.fail(name, "nvfp4_4over6", got, expected, "pass the standard recipe")
     column_major = _layouts.is_column_major(input)
     *batch, rows, columns = input.transpose(-2, -1).shape if column_major else input.shape
     all_rows = _layouts.flattened_rows((*batch, rows, columns))
@@ -60,18 +52,18 @@ def fp4_quantize(
         dimension = "contiguous second-to-last" if column_major else "last"
         note = f", where {columns} values are quantized along the {dimension} dimension"
         expected = f"a multiple of {sf_vec_size}"
-        fail_shape(name, "input", input, expected, "pad that dimension", note)
-    check_int32(name, "input", all_rows, "a number of rows of")
-    check_int32(name, "input", columns, "a number of columns of")
+        checks.fail_shape(name, "input", input, expected, "pad that dimension", note)
+    checks.check_int32(name, "input", all_rows, "a number of rows of")
+    checks.check_int32(name, "input", columns, "a number of columns of")
     if global_scale is not None:
-        check_row_scales(name, "global_scale", global_scale, all_rows, "input", input)
+        checks.check_row_scales(name, "global_scale", global_scale, all_rows, "input", input)
     elif not sf_use_ue8m0:
         expected = "a float32 tensor (NVFP4 needs one)"
         what_to_do = "pass 448 * 6 / input.abs().max() as a tensor of shape [1]"
-        fail(name, "global_scale", "None", expected, what_to_do)
+        checks.fail(name, "global_scale", "None", expected, what_to_do)
     elif is_global_scale_inversed:
         got, what_to_do = "True without a global_scale", "pass the global_scale that is inverted"
-        fail(name, "is_global_scale_inversed", got, "False", what_to_do)
+        checks.fail(name, "is_global_scale_inversed", got, "False", what_to_do)
     layout = _layouts.layout_from_flags(is_sf_swizzled_layout, is_sf_8x4_layout)
     scale_shape = _layouts.scale_shape(all_rows, columns // sf_vec_size, layout)
     last = len(batch)
