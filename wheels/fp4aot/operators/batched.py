@@ -9,6 +9,7 @@ if they have padding columns: those meet real rows in a GEMM.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -74,17 +75,6 @@ def scaled_fp4_grouped_quantize(
     return _experts("scaled_fp4_grouped_quantize", a, mask, a_global_sf, nvfp4_4over6)
 
 
-@scaled_fp4_grouped_quantize.writes
-def _(
-    a: torch.Tensor,
-    mask: torch.Tensor,
-    a_global_sf: torch.Tensor,
-    nvfp4_4over6: int,
-    outputs: tuple[torch.Tensor, torch.Tensor],
-) -> None:
-    _write_experts(a, mask, a_global_sf, nvfp4_4over6, outputs)
-
-
 @operator
 def silu_and_mul_scaled_nvfp4_experts_quantize(
     a: torch.Tensor, mask: torch.Tensor, a_global_sf: torch.Tensor, nvfp4_4over6: int
@@ -95,13 +85,8 @@ def silu_and_mul_scaled_nvfp4_experts_quantize(
 
 
 @silu_and_mul_scaled_nvfp4_experts_quantize.writes
-def _(
-    a: torch.Tensor,
-    mask: torch.Tensor,
-    a_global_sf: torch.Tensor,
-    nvfp4_4over6: int,
-    outputs: tuple[torch.Tensor, torch.Tensor],
-) -> None:
+def _(*arguments: Any, outputs: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, mask, a_global_sf, nvfp4_4over6 = arguments
     _write_experts(_silu_and_mul(a), mask, a_global_sf, nvfp4_4over6, outputs)
 
 
@@ -155,11 +140,12 @@ def _silu_and_mul(a: torch.Tensor) -> torch.Tensor:
     return scales.multiply(silu, up).to(a.dtype)
 
 
+@scaled_fp4_grouped_quantize.writes
 def _write_experts(
     a: torch.Tensor,
     mask: torch.Tensor,
     a_global_sf: torch.Tensor,
-    recipe: int,
+    nvfp4_4over6: int,
     outputs: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     """Write the first rows of each matrix; the values of other rows stay as they were.
@@ -167,7 +153,7 @@ def _write_experts(
     So do the scales, unless they have padding columns; then the rest of them is zero.
     """
     factor = scales.flush_subnormals(a_global_sf.reshape(-1, 1, 1))
-    quantized = nvfp4.quantize(blocks.split(a, checks.NVFP4_BLOCK), factor, recipe)
+    quantized = nvfp4.quantize(blocks.split(a, checks.NVFP4_BLOCK), factor, nvfp4_4over6)
     row = torch.arange(a.shape[1], device=a.device).reshape(1, -1, 1)
     written = row < mask.reshape(-1, 1, 1)
     values, block_scales = outputs

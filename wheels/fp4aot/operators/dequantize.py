@@ -8,6 +8,7 @@ host, no indexing by a boolean mask.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -51,25 +52,17 @@ def e2m1_and_ufp8sf_scale_to_float(
 
 
 @e2m1_and_ufp8sf_scale_to_float.reference
-def _(
-    e2m1_tensor: torch.Tensor,
-    ufp8_scale_tensor: torch.Tensor,
-    global_scale_tensor: torch.Tensor | None,
-    sf_vec_size: int,
-    ufp8_type: int,
-    is_sf_swizzled_layout: bool,
-    is_sf_8x4_layout: bool,
-) -> torch.Tensor:
+def _(*arguments: Any) -> torch.Tensor:
     # As `E2M1AndUFP8SFScaleToFloatV2` in FlashInfer's `fp4Op.cpp`.
-    layout = _layouts.layout_from_flags(is_sf_swizzled_layout, is_sf_8x4_layout)
-    rows, half_columns = e2m1_tensor.shape
-    codes = scales.row_major(ufp8_scale_tensor, rows, half_columns * 2 // sf_vec_size, layout)
+    values, block_scales, global_scale, sf_vec_size, ufp8_type, *layout_flags = arguments
+    rows, half_columns = values.shape
+    layout = _layouts.layout_from_flags(*layout_flags)
+    codes = scales.row_major(block_scales, rows, half_columns * 2 // sf_vec_size, layout)
     if ufp8_type == 0:
         factors = scales.decode_ue8m0_by_shift(codes)
     else:
-        assert global_scale_tensor is not None  # noqa: S101 (the check has refused None)
-        factors = scales.decode_e4m3(codes) * global_scale_tensor.reshape(1, 1)
-    return blocks.scale(e2m1.decode(e2m1.unpack(e2m1_tensor)), factors)
+        factors = scales.decode_e4m3(codes) * global_scale.reshape(1, 1)
+    return blocks.scale(e2m1.decode(e2m1.unpack(values)), factors)
 
 
 @operator(keys=("CPU", "CUDA"))

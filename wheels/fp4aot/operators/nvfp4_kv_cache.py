@@ -9,6 +9,7 @@ float32, then rounded to the output dtype.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -79,16 +80,6 @@ def nvfp4_kv_dequantize(
     return Layout((rows, columns), output_dtype)
 
 
-@nvfp4_kv_dequantize.reference
-def _(
-    fp4_data: torch.Tensor,
-    block_scales: torch.Tensor,
-    global_scale: torch.Tensor,
-    output_dtype: torch.dtype,
-) -> torch.Tensor:
-    return _dequantize(fp4_data, block_scales, global_scale, output_dtype)
-
-
 def _max_seq_len(output_k: torch.Tensor, output_v: torch.Tensor) -> int:
     checks.check_rank("nvfp4_kv_dequantize_paged", "output_k", output_k, (4,))
     return output_k.shape[1]
@@ -143,24 +134,11 @@ def nvfp4_kv_dequantize_paged(
 
 
 @nvfp4_kv_dequantize_paged.writes
-def _(
-    paged_k_cache: torch.Tensor,
-    paged_v_cache: torch.Tensor,
-    k_block_scales: torch.Tensor,
-    v_block_scales: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    k_scale: torch.Tensor,
-    v_scale: torch.Tensor,
-    max_seq_len: int,
-    output_dtype: torch.dtype,
-    kv_layout: int,
-    outputs: tuple[torch.Tensor, torch.Tensor],
-) -> None:
+def _(*arguments: Any, outputs: tuple[torch.Tensor, torch.Tensor]) -> None:
     # Positions that no page backs are kept.
-    pages = (block_tables, seq_lens, kv_layout)
-    _write_pages(outputs[0], paged_k_cache, k_block_scales, k_scale, *pages)
-    _write_pages(outputs[1], paged_v_cache, v_block_scales, v_scale, *pages)
+    k, v, k_block_scales, v_block_scales, tables, seq_lens, k_scale, v_scale, *_, layout = arguments
+    _write_pages(outputs[0], k, k_block_scales, k_scale, tables, seq_lens, layout)
+    _write_pages(outputs[1], v, v_block_scales, v_scale, tables, seq_lens, layout)
 
 
 _Named = tuple[str, torch.Tensor]
@@ -205,6 +183,7 @@ def _check_cache(name: str, cache: _Named, block_scales: _Named, reference: _Nam
             checks.fail(name, tensor_name, got, "1", "make the last dimension contiguous")
 
 
+@nvfp4_kv_dequantize.reference
 def _dequantize(
     fp4_data: torch.Tensor,
     block_scales: torch.Tensor,
@@ -326,32 +305,20 @@ def _check_numbers(
 
 
 @nvfp4_quantize_append_paged_kv_cache.reference
-def _(
-    append_key: torch.Tensor,
-    append_value: torch.Tensor,
-    batch_indices: torch.Tensor,
-    positions: torch.Tensor,
-    paged_k_cache: torch.Tensor,
-    paged_v_cache: torch.Tensor,
-    k_scale_cache: torch.Tensor,
-    v_scale_cache: torch.Tensor,
-    kv_indices: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_last_page_len: torch.Tensor,
-    k_scale: float,
-    v_scale: float,
-    kv_layout: int,
-) -> None:
+def _(*arguments: Any) -> None:
     # `NVFP4QuantizeAppendPagedKVCacheKernel` of FlashInfer 0.7.2's page.cuh. A row that is given
     # twice, and a block with a NaN, have no result that is specified.
+    append_key, append_value, batch_indices, positions = arguments[:4]
+    k_cache, v_cache, k_scale_cache, v_scale_cache, kv_indices, kv_indptr = arguments[4:10]
+    k_scale, v_scale, kv_layout = arguments[11:]
     if append_key.numel() == 0:
         return
-    page_size = paged_k_cache.shape[1 if kv_layout == 0 else 2]
+    page_size = k_cache.shape[1 if kv_layout == 0 else 2]
     first, entry = kv_indptr.to(torch.int64)[batch_indices.to(torch.int64)], positions % page_size
     pages = kv_indices.to(torch.int64)[first + positions // page_size]
     for rows, scale, cache, scale_cache in (
-        (append_key, k_scale, paged_k_cache, k_scale_cache),
-        (append_value, v_scale, paged_v_cache, v_scale_cache),
+        (append_key, k_scale, k_cache, k_scale_cache),
+        (append_value, v_scale, v_cache, v_scale_cache),
     ):
         quantized = _append_blocks(rows, scale)
         for target, written in (

@@ -9,6 +9,8 @@ Conversion from float16 and bfloat16 to NVFP4 is in `arithmetic/nvfp4.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fp4aot import _layouts, _recipes
@@ -78,35 +80,27 @@ def fp4_quantize(
 
 
 @fp4_quantize.reference
-def _(
-    input: torch.Tensor,
-    global_scale: torch.Tensor | None,
-    sf_vec_size: int,
-    sf_use_ue8m0: bool,
-    is_sf_swizzled_layout: bool,
-    is_sf_8x4_layout: bool,
-    is_global_scale_inversed: bool,
-    enable_pdl: bool | None,
-    nvfp4_4over6: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     # A NaN element becomes +6 and does not count for its block's maximum. A block of nothing but
     # NaN has a NaN scale (0x7F or 0xFF). A block whose E4M3 scale underflows to zero while its
     # maximum is not zero saturates to +-6 (and +6 where an element is zero), as in the kernel.
-    column_major = _layouts.is_column_major(input)
-    matrix = input.transpose(-2, -1) if column_major else input
+    given, global_scale, sf_vec_size, sf_use_ue8m0, *layout_flags = arguments[:6]
+    is_global_scale_inversed, _, nvfp4_4over6 = arguments[6:]
+    column_major = _layouts.is_column_major(given)
+    matrix = given.transpose(-2, -1) if column_major else given
     rows, columns = _layouts.flattened_rows(matrix.shape), matrix.shape[-1]
     elements = blocks.split(matrix.reshape(rows, columns), sf_vec_size)
     if global_scale is None:
-        global_scale = torch.ones(1, dtype=torch.float32, device=input.device)
+        global_scale = torch.ones(1, dtype=torch.float32, device=given.device)
     factor = scales.row_factors(global_scale, is_global_scale_inversed)
-    if input.dtype == torch.float8_e4m3fn:
+    if given.dtype == torch.float8_e4m3fn:
         quantized = quantize_from_fp8(elements, factor, sf_use_ue8m0)
     elif sf_use_ue8m0:
         quantized = _quantize_to_mxfp4(elements)
     else:
         quantized = nvfp4.quantize(elements, factor, nvfp4_4over6)
     values = quantized.packed().reshape(*matrix.shape[:-1], columns // 2)
-    layout = _layouts.layout_from_flags(is_sf_swizzled_layout, is_sf_8x4_layout)
+    layout = _layouts.layout_from_flags(*layout_flags)
     block_scales = scales.arrange(quantized.scale_codes, layout)
     if column_major:
         return values.transpose(-2, -1), block_scales.transpose(-2, -1)
