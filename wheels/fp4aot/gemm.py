@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from fp4aot.operators.matmul import check_fp4_linear
+from fp4aot.operators.matmul import LinearArguments, check_fp4_linear
 
 __all__ = ["fp4_linear", "mm_fp4"]
 
@@ -167,31 +167,24 @@ def fp4_linear(
     """
     out_dtype = x.dtype if out_dtype is None else out_dtype
     arguments = (x, weight, weight_scale, alpha, input_global_scale, bias, out_dtype)
-    if torch.compiler.is_compiling() or not _operators_check(*arguments):
-        check_fp4_linear(*arguments)
-        return _linear(*arguments)
+    if torch.compiler.is_compiling() or not _operators_check(arguments):
+        check_fp4_linear(arguments)
+        return _linear(arguments)
     try:
-        return _linear(*arguments)
+        return _linear(arguments)
     except (IndexError, RuntimeError):
         # The operators name their own arguments: name this function's, if they are the cause.
-        check_fp4_linear(*arguments)
+        check_fp4_linear(arguments)
         raise
 
 
-def _operators_check(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    alpha: torch.Tensor,
-    input_global_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype,
-) -> bool:
+def _operators_check(arguments: LinearArguments) -> bool:
     """Whether the two operators refuse all that `fp4_linear` has to, so that it need not look.
 
     They also take float8 values, a global scale for each row and transposed block scales, and know
     no bias.
     """
+    x, weight, weight_scale, _, input_global_scale, bias, out_dtype = arguments
     return (
         x.dtype in _INPUTS
         and input_global_scale.numel() == 1
@@ -207,15 +200,8 @@ def _operators_check(
     )
 
 
-def _linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    alpha: torch.Tensor,
-    input_global_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype,
-) -> torch.Tensor:
+def _linear(arguments: LinearArguments) -> torch.Tensor:
+    x, weight, weight_scale, alpha, input_global_scale, bias, out_dtype = arguments
     is_matrix = x.dim() == 2
     rows = x if is_matrix else x.reshape(-1, x.shape[-1])
     # Contiguous: fp4_quantize would quantize a column-major matrix along its other dimension.

@@ -23,6 +23,10 @@ _LAYOUT = _layouts.SfLayout.layout_128x4
 # K and N: the kernels load and store vectors that hold 32 packed values.
 _MULTIPLE = 32
 
+_Tensor = torch.Tensor
+LinearArguments = tuple[_Tensor, _Tensor, _Tensor, _Tensor, _Tensor, _Tensor | None, torch.dtype]
+"""x, weight, weight_scale, alpha, input_global_scale, bias and out_dtype of `fp4_linear`."""
+
 
 @operator
 def mm_fp4(
@@ -88,16 +92,9 @@ def _dequantize(packed: torch.Tensor, block_scales: torch.Tensor) -> torch.Tenso
     return blocks.scale(values, scales.decode_e4m3(codes)).to(torch.float64)
 
 
-def check_fp4_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    alpha: torch.Tensor,
-    input_global_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype,
-) -> None:
+def check_fp4_linear(arguments: LinearArguments) -> None:
     """Refuse what `fp4_linear` cannot compute, in the names of its own arguments."""
+    x, weight, weight_scale, alpha, input_global_scale, bias, out_dtype = arguments
     name = "fp4_linear"
     checks.check_dtype(name, "x", x, checks.OUTPUT_DTYPES)
     if x.dim() == 0:
