@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fp4aot._tactics import measure as measuring
 from fp4aot._tactics import trials
 from fp4aot._tactics.bench import Bench
 from fp4aot._tactics.entries import Entry
@@ -192,7 +191,7 @@ def test_rounding_is_no_disagreement() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_disagreement(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_CHUNK", 256)
+    monkeypatch.setattr(trials, "_CHUNK", 256)
     right = torch.randn(100, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
     assert disagreement(right.clone(), right) is None
     for value in (float("nan"), float("inf"), 4.0):
@@ -258,11 +257,12 @@ def test_operands_are_what_the_operator_takes(dtype: str, n: int, k: int, m: int
 
 def test_operands_are_random_and_never_zeros() -> None:
     operands = random_operands(Case(Shape(256, 512), "bfloat16", 128), CPU)
-    assert operands.a.unique().numel() == operands.b.unique().numel() == 256
-    assert operands.a_descale.unique().tolist() == list(range(0x30, 0x48))
+    a, b, a_descale, *_ = operands.arguments
+    assert a.unique().numel() == b.unique().numel() == 256
+    assert a_descale.unique().tolist() == list(range(0x30, 0x48))
     again = random_operands(Case(Shape(256, 512), "bfloat16", 128), CPU)
-    assert torch.equal(operands.a, again.a)
-    assert not torch.equal(operands.a[:, :64], operands.b.t()[:128, :64])
+    assert torch.equal(a, again.arguments[0])
+    assert not torch.equal(a[:, :64], b.t()[:128, :64])
 
 
 # Progress

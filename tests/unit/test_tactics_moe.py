@@ -159,7 +159,7 @@ def test_one_experts_part_is_missed_and_rounding_is_not(quantized: bool) -> None
 
 
 def test_disagreement_is_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fp4aot._tactics.measure_moe._CHUNK", 256)
+    monkeypatch.setattr("fp4aot._tactics.trials._CHUNK", 256)
     right = torch.randn(100, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     right[7] = 0
     assert disagreement(right.clone(), right) is None

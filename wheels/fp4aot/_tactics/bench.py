@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
@@ -13,27 +13,29 @@ Timer = Callable[[Callable[[], object], int], list[float]]
 
 
 class Call(Protocol):
-    """The signature of `torch.ops.fp4aot.mm_fp4.out`."""
-
-    def __call__(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        a_descale: torch.Tensor,
-        b_descale: torch.Tensor,
-        alpha: torch.Tensor | None,
-        tactic: int,
-        *,
-        out: torch.Tensor,
-    ) -> object:
-        """Write the product to `out`."""
-
-
-class MoeCall(Protocol):
-    """`torch.ops.fp4aot.cutlass_fused_moe.out`."""
+    """`torch.ops.fp4aot.mm_fp4.out` or `torch.ops.fp4aot.cutlass_fused_moe.out`."""
 
     def __call__(self, *arguments: object, out: torch.Tensor, **options: object) -> object:
-        """Write the mixture to `out`."""
+        """Write the result to `out`."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Random arguments of one call.
+
+    Parameters
+    ----------
+    arguments
+        The tensors that the operator takes first, in its order.
+    out
+        A buffer for the result.
+    options
+        What follows, by name, but for tactics.
+    """
+
+    arguments: tuple[torch.Tensor, ...]
+    out: torch.Tensor
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Bench:
     """
 
     call: Call
-    call_moe: MoeCall
+    call_moe: Call
     timer: Timer
     synchronize: Callable[[], object]
     device: torch.device

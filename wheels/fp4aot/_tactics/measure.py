@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from fp4aot._layouts import SfLayout, scale_shape
-from fp4aot._tactics.bench import Bench
+from fp4aot._tactics.bench import Bench, Operands
 from fp4aot._tactics.buckets import start_of
 from fp4aot._tactics.entries import Entry
 from fp4aot._tactics.shapes import Shape
-from fp4aot._tactics.trials import Times, Trial, prepare, try_all
+from fp4aot._tactics.trials import Difference, Times, Trial, describe, parts_of, prepare, try_all
 
 # Correct kernels differ in the order of float32 additions and in the last bit of the result. A
 # hundredth of the results' root mean square is far above what that order gives, and far below what
 # one tile of K that is left out gives.
 _ABSOLUTE = 0.01
-_CHUNK = 2**24
 
 
 @dataclass(frozen=True)
@@ -60,26 +58,6 @@ class Measurement(Times):
         )
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Random arguments of one call.
-
-    Parameters
-    ----------
-    a, b, a_descale, b_descale, alpha
-        As `mm_fp4` takes them: `b` and its scales are transposed views.
-    out
-        A buffer for the result.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    a_descale: torch.Tensor
-    b_descale: torch.Tensor
-    alpha: torch.Tensor
-    out: torch.Tensor
-
-
 def random_operands(case: Case, device: torch.device) -> Operands:
     """Make operands, the same for each run: every FP4 value, and scales from 0.5 to 3.75.
 
@@ -95,15 +73,11 @@ def random_operands(case: Case, device: torch.device) -> Operands:
         # Bytes of E4M3: 0x30 is 0.5, 0x47 is 3.75.
         return random(0x30, 0x48, *scale_shape(rows, k // 16, SfLayout.layout_128x4))
 
-    return Operands(
-        a=random(0, 256, m, k // 2),
-        b=random(0, 256, n, k // 2).t(),
-        a_descale=scales(m),
-        b_descale=scales(n).t(),
-        # The products' root mean square is about 30; with this, that of the results is about 1.
-        alpha=torch.full((1,), 1 / (30 * k**0.5), dtype=torch.float32, device=device),
-        out=torch.empty(m, n, dtype=getattr(torch, case.out_dtype), device=device),
-    )
+    a, b = random(0, 256, m, k // 2), random(0, 256, n, k // 2)
+    # The products' root mean square is about 30; with this, that of the results is about 1.
+    alpha = torch.full((1,), 1 / (30 * k**0.5), dtype=torch.float32, device=device)
+    out = torch.empty(m, n, dtype=getattr(torch, case.out_dtype), device=device)
+    return Operands((a, b.t(), scales(m), scales(n).t(), alpha), out)
 
 
 def measure(case: Case, tactics: Sequence[int], bench: Bench) -> Measurement:
@@ -113,17 +87,13 @@ def measure(case: Case, tactics: Sequence[int], bench: Bench) -> Measurement:
     ----------
     case
         What to measure.
-    tactics
-        Numbers of tactics; the default is measured in any case.
-    bench
-        The device.
+    tactics, bench
+        As in `try_all`.
 
     Raises
     ------
-    CaseError
-        When the default tactic fails, or the memory is not enough.
-    DeviceLostError
-        When the device is lost.
+    CaseError, DeviceLostError
+        As in `try_all`.
     """
     trial = prepare(str(case), lambda: make_trial(case, bench), bench)
     times = try_all(trial, tactics, bench)
@@ -133,7 +103,10 @@ def measure(case: Case, tactics: Sequence[int], bench: Bench) -> Measurement:
 def make_trial(case: Case, bench: Bench) -> Trial:
     """Make the operands of a case."""
     operands = random_operands(case, bench.device)
-    run = partial(_run, operands, bench)
+
+    def run(tactic: int) -> None:
+        bench.call(*operands.arguments, tactic=tactic, out=operands.out)
+
     return Trial(str(case), run, operands.out, disagreement, exclude="--exclude")
 
 
@@ -146,33 +119,11 @@ def disagreement(result: torch.Tensor, reference: torch.Tensor) -> str | None:
         `[M, N]` of the same dtype. The reference is finite.
     """
     tolerance = 2 * torch.finfo(reference.dtype).eps
-    rows = max(1, _CHUNK // reference.shape[1])
-    different = 0
-    largest = 0.0
-    # By parts: the float32 copies of a large result need memory that there may not be.
-    for start in range(0, reference.shape[0], rows):
-        got, expected = result[start : start + rows], reference[start : start + rows]
-        truth = expected.float()
-        limit = truth.abs() * tolerance + truth.square().mean().sqrt() * _ABSOLUTE
-        difference = (got.float() - truth).abs()
-        # Written so that NaN, which is not within anything, counts.
-        different += int((~(difference <= limit)).sum())
-        largest = max(largest, float(difference.nan_to_num(nan=float("inf")).max()))
-    if different == 0:
-        return None
-    return (
-        f"{different} of {reference.numel()} results differ from the default tactic's, "
-        f"by up to {largest:.3g}"
-    )
 
+    def differences() -> Iterator[Difference]:
+        for part in parts_of(reference):
+            truth = reference[part].float()
+            limit = truth.abs() * tolerance + truth.square().mean().sqrt() * _ABSOLUTE
+            yield (result[part].float() - truth).abs(), limit
 
-def _run(operands: Operands, bench: Bench, tactic: int) -> None:
-    bench.call(
-        operands.a,
-        operands.b,
-        operands.a_descale,
-        operands.b_descale,
-        operands.alpha,
-        tactic,
-        out=operands.out,
-    )
+    return describe(differences(), f"{reference.numel()} results")

@@ -5,26 +5,25 @@ As FlashInfer's tuner does, but in the whole call, the second product with the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fp4aot._activations import ActivationType
 from fp4aot._layouts import SfLayout, round_up, scale_shape
-from fp4aot._tactics.bench import Bench
+from fp4aot._tactics.bench import Bench, Operands
 from fp4aot._tactics.buckets import start_of
 from fp4aot._tactics.entries import DEFAULT_TACTIC, MoeEntry
 from fp4aot._tactics.shapes import MoeShape
-from fp4aot._tactics.trials import Times, Trial, prepare, try_all
+from fp4aot._tactics.trials import Difference, Times, Trial, describe, parts_of, prepare, try_all
 
 # Another order of float32 additions can change a hidden value's last bit, by that its FP4 code, and
 # by that a whole row a little; with fused finalize, rows are added up in the output dtype in any
 # order. One expert's part that is missing changes a block by a third of its size or more.
 _BLOCK = 32
 _TOLERANCE = 0.1
-_CHUNK = 2**24
 
 
 @dataclass(frozen=True)
@@ -120,26 +119,7 @@ class MoeMeasurement:
         )
 
 
-@dataclass(frozen=True)
-class MoeOperands:
-    """Random arguments of one call.
-
-    Parameters
-    ----------
-    arguments
-        The tensors that `cutlass_fused_moe.out` takes first, in its order.
-    options
-        What follows, by name, but for tactics.
-    out
-        A buffer for the result.
-    """
-
-    arguments: tuple[torch.Tensor, ...]
-    out: torch.Tensor
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def random_operands(case: MoeCase, device: torch.device) -> MoeOperands:
+def random_operands(case: MoeCase, device: torch.device) -> Operands:
     """Make operands, the same for each run: random weights, and for each token random experts.
 
     The experts of a token differ, and are chosen among those of all ranks. The activation is
@@ -182,7 +162,7 @@ def random_operands(case: MoeCase, device: torch.device) -> MoeOperands:
         first_alpha = 1 / (input_scale * 5.6 * hidden**0.5)
     scores = torch.rand(tokens, experts * shape.ep_size, device=device, generator=generator)
     weights = torch.rand(tokens, shape.top_k, device=device, generator=generator)
-    return MoeOperands(
+    return Operands(
         (
             rows,
             scores.topk(shape.top_k).indices.to(torch.int32),
@@ -215,10 +195,8 @@ def measure(case: MoeCase, tactics: MoeTactics, bench: Bench) -> MoeMeasurement:
 
     Raises
     ------
-    CaseError
-        When the default tactics fail, or the memory is not enough.
-    DeviceLostError
-        When the device is lost.
+    CaseError, DeviceLostError
+        As in `try_all`.
     """
     operands = prepare(str(case), lambda: random_operands(case, bench.device), bench)
 
@@ -253,26 +231,17 @@ def disagreement(result: torch.Tensor, reference: torch.Tensor) -> str | None:
     result, reference
         `[T, H]` of the same dtype. The reference is finite.
     """
-    rows = max(1, _CHUNK // reference.shape[1])
-    starts = range(0, len(reference), rows)
-    # By parts: the float32 copies of a large result need memory that there may not be.
-    squares = sum(float(reference[at : at + rows].float().square().sum()) for at in starts)
-    usual = squares / reference.numel()
-    different = 0
-    largest = 0.0
-    for at in starts:
-        truth = _blocks(reference[at : at + rows])
-        error = (_blocks(result[at : at + rows]) - truth).square().mean(-1)
-        relative = (error / truth.square().mean(-1).clamp(min=usual)).sqrt()
-        # Written so that NaN, which is not within anything, counts.
-        different += int((~(relative <= _TOLERANCE)).sum())
-        largest = max(largest, float(relative.nan_to_num(nan=float("inf")).max()))
-    if different == 0:
-        return None
-    return (
-        f"{different} of {reference.numel() // _BLOCK} blocks of {_BLOCK} results differ from the "
-        f"default tactic's, by up to {largest:.3g} of their size"
-    )
+    parts = parts_of(reference)
+    usual = sum(float(reference[part].float().square().sum()) for part in parts) / reference.numel()
+
+    def differences() -> Iterator[Difference]:
+        for part in parts:
+            truth = _blocks(reference[part])
+            error = (_blocks(result[part]) - truth).square().mean(-1)
+            yield (error / truth.square().mean(-1).clamp(min=usual)).sqrt(), _TOLERANCE
+
+    blocks = f"{reference.numel() // _BLOCK} blocks of {_BLOCK} results"
+    return describe(differences(), blocks, " of their size")
 
 
 def _blocks(rows: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ Nothing here knows CUDA or an operator: what is called, and what takes the time,
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -22,6 +22,7 @@ REPETITIONS = 5
 """Calls of a tactic in a round."""
 WORTHWHILE = 0.99
 """The default stays unless another tactic takes less than this part of its time."""
+_CHUNK = 2**24
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,28 @@ def result(trial: Trial, tactic: int, bench: Bench) -> torch.Tensor:
     trial.run(tactic)
     bench.synchronize()
     return trial.out
+
+
+Difference = tuple[torch.Tensor, torch.Tensor | float]
+"""Magnitudes of differences, and their limits."""
+
+
+def parts_of(matrix: torch.Tensor) -> list[slice]:
+    """Divide rows: the float32 copies of a large result need memory that there may not be."""
+    rows = max(1, _CHUNK // matrix.shape[1])
+    return [slice(start, start + rows) for start in range(0, len(matrix), rows)]
+
+
+def describe(differences: Iterable[Difference], results: str, unit: str = "") -> str | None:
+    """Say how many results differ by more than their limit; None when there are none."""
+    count, largest = 0, 0.0
+    for difference, limit in differences:
+        # Written so that NaN, which is not within anything, counts.
+        count += int((~(difference <= limit)).sum())
+        largest = max(largest, float(difference.nan_to_num(nan=float("inf")).max()))
+    if count == 0:
+        return None
+    return f"{count} of {results} differ from the default tactic's, by up to {largest:.3g}{unit}"
 
 
 def first_line(error: BaseException) -> str:
