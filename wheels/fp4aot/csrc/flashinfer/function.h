@@ -35,9 +35,25 @@ struct Function {
 // Throws the error that the callee raised in TVM-FFI's thread-local state, with FlashInfer's text.
 [[noreturn]] void throw_raised_error(const char* operator_name);
 
-// How C++ values are passed: the type by which a signature calls them, and what is packed.
+// How C++ values are passed: the type by which a signature calls them, and what is packed. This one
+// is for bool, int64_t and double.
 template <typename Value>
-struct Argument;
+struct Argument {
+  using Type = Value;
+  explicit Argument(Value given) : value(given) {}
+  TVMFFIAny pack() const {
+    TVMFFIAny packed{};
+    if constexpr (std::is_same_v<Value, double>) {
+      packed.type_index = kTVMFFIFloat;
+      packed.v_float64 = value;
+    } else {
+      packed.type_index = std::is_same_v<Value, bool> ? kTVMFFIBool : kTVMFFIInt;
+      packed.v_int64 = value;
+    }
+    return packed;
+  }
+  Value value;
+};
 
 inline TVMFFIAny pack_tensor(const DLTensor& tensor) {
   TVMFFIAny value{};
@@ -94,45 +110,6 @@ struct Argument<OwningTensor> {
     return value;
   }
   const OwningTensor& tensor;
-};
-
-template <>
-struct Argument<bool> {
-  using Type = bool;
-  explicit Argument(bool given) : flag(given) {}
-  TVMFFIAny pack() const {
-    TVMFFIAny value{};
-    value.type_index = kTVMFFIBool;
-    value.v_int64 = flag ? 1 : 0;
-    return value;
-  }
-  bool flag;
-};
-
-template <>
-struct Argument<int64_t> {
-  using Type = int64_t;
-  explicit Argument(int64_t given) : number(given) {}
-  TVMFFIAny pack() const {
-    TVMFFIAny value{};
-    value.type_index = kTVMFFIInt;
-    value.v_int64 = number;
-    return value;
-  }
-  int64_t number;
-};
-
-template <>
-struct Argument<double> {
-  using Type = double;
-  explicit Argument(double given) : number(given) {}
-  TVMFFIAny pack() const {
-    TVMFFIAny value{};
-    value.type_index = kTVMFFIFloat;
-    value.v_float64 = number;
-    return value;
-  }
-  double number;
 };
 
 // A compiled function of FlashInfer's, for one device. `Type` is from flashinfer_functions.h.
