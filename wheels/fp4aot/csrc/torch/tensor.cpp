@@ -10,33 +10,42 @@ namespace fp4aot {
 
 namespace {
 
-DLDataType dl_dtype(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Byte:
-    case ScalarType::Float4_e2m1fn_x2:  // FlashInfer takes packed e2m1 as bytes
-      return {kDLUInt, 8, 1};
-    case ScalarType::Char:
-      return {kDLInt, 8, 1};
-    case ScalarType::Int:
-      return {kDLInt, 32, 1};
-    case ScalarType::Long:
-      return {kDLInt, 64, 1};
-    case ScalarType::Half:
-      return {kDLFloat, 16, 1};
-    case ScalarType::BFloat16:
-      return {kDLBfloat, 16, 1};
-    case ScalarType::Float:
-      return {kDLFloat, 32, 1};
-    case ScalarType::Float8_e4m3fn:
-      return {kDLFloat8_e4m3fn, 8, 1};
-    case ScalarType::Float8_e5m2:
-      return {kDLFloat8_e5m2, 8, 1};
-    case ScalarType::Float8_e8m0fnu:
-      return {kDLFloat8_e8m0fnu, 8, 1};
-    default:
-      // Unreachable from the operators: each checks its dtypes first.
-      throw std::runtime_error(text("fp4aot: no DLPack dtype for ", dtype_name(dtype)));
+struct Dtype {
+  ScalarType type;
+  const char* name;   // as Python prints it
+  DLDataType dlpack;  // without bits where no operator passes it on
+};
+
+constexpr Dtype kDtypes[] = {
+    {ScalarType::Byte, "torch.uint8", {kDLUInt, 8, 1}},
+    {ScalarType::Char, "torch.int8", {kDLInt, 8, 1}},
+    {ScalarType::Short, "torch.int16", {}},
+    {ScalarType::Int, "torch.int32", {kDLInt, 32, 1}},
+    {ScalarType::Long, "torch.int64", {kDLInt, 64, 1}},
+    {ScalarType::Half, "torch.float16", {kDLFloat, 16, 1}},
+    {ScalarType::BFloat16, "torch.bfloat16", {kDLBfloat, 16, 1}},
+    {ScalarType::Float, "torch.float32", {kDLFloat, 32, 1}},
+    {ScalarType::Double, "torch.float64", {}},
+    {ScalarType::Bool, "torch.bool", {}},
+    {ScalarType::Float8_e4m3fn, "torch.float8_e4m3fn", {kDLFloat8_e4m3fn, 8, 1}},
+    {ScalarType::Float8_e5m2, "torch.float8_e5m2", {kDLFloat8_e5m2, 8, 1}},
+    {ScalarType::Float8_e8m0fnu, "torch.float8_e8m0fnu", {kDLFloat8_e8m0fnu, 8, 1}},
+    // FlashInfer takes packed e2m1 as bytes.
+    {ScalarType::Float4_e2m1fn_x2, "torch.float4_e2m1fn_x2", {kDLUInt, 8, 1}},
+};
+
+const Dtype* find(ScalarType type) {
+  for (const Dtype& known : kDtypes) {
+    if (known.type == type) return &known;
   }
+  return nullptr;
+}
+
+DLDataType dl_dtype(ScalarType type) {
+  const Dtype* known = find(type);
+  if (known != nullptr && known->dlpack.bits != 0) return known->dlpack;
+  // Unreachable from the operators: each checks its dtypes first.
+  throw std::runtime_error(text("fp4aot: no DLPack dtype for ", dtype_name(type)));
 }
 
 // torch's stable ABI has operations for its own class alone.
@@ -92,38 +101,8 @@ bool Tensor::is_contiguous() const {
 }
 
 std::string dtype_name(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Byte:
-      return "torch.uint8";
-    case ScalarType::Char:
-      return "torch.int8";
-    case ScalarType::Short:
-      return "torch.int16";
-    case ScalarType::Int:
-      return "torch.int32";
-    case ScalarType::Long:
-      return "torch.int64";
-    case ScalarType::Half:
-      return "torch.float16";
-    case ScalarType::BFloat16:
-      return "torch.bfloat16";
-    case ScalarType::Float:
-      return "torch.float32";
-    case ScalarType::Double:
-      return "torch.float64";
-    case ScalarType::Bool:
-      return "torch.bool";
-    case ScalarType::Float8_e4m3fn:
-      return "torch.float8_e4m3fn";
-    case ScalarType::Float8_e5m2:
-      return "torch.float8_e5m2";
-    case ScalarType::Float8_e8m0fnu:
-      return "torch.float8_e8m0fnu";
-    case ScalarType::Float4_e2m1fn_x2:
-      return "torch.float4_e2m1fn_x2";
-    default:
-      return text("torch dtype ", torch::headeronly::toString(dtype));
-  }
+  const Dtype* known = find(dtype);
+  return known != nullptr ? known->name : text("torch dtype ", torch::headeronly::toString(dtype));
 }
 
 std::string list_text(const Dims& values) {
