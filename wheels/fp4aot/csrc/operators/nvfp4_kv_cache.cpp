@@ -107,16 +107,21 @@ void launch_plain(const PlainProblem& problem, const Tensor& out) {
                      out);
 }
 
+struct Caches {
+  const Tensor& k;
+  const Tensor& v;
+  const Tensor& k_scales;
+  const Tensor& v_scales;
+  int64_t layout;  // 0 for NHD, 1 for HND
+};
+
 struct PagedProblem : Description<2> {
   Kernel<flashinfer::nvfp4_paged_kv_dequant> dequantize;
-  const Tensor& paged_v_cache;
-  const Tensor& k_block_scales;
-  const Tensor& v_block_scales;
+  Caches caches;
   const Tensor& block_tables;
   const Tensor& seq_lens;
   const Tensor& k_scale;
   const Tensor& v_scale;
-  int64_t kv_layout;
 };
 
 // One of the two caches with its scales: same pages, page size and heads as the K cache.
@@ -161,15 +166,14 @@ void check_cache(const char* name, const char* argument, const Tensor& cache,
   }
 }
 
-void check_caches(const char* name, const Tensor& k, const Tensor& k_scales, const char* k_argument,
-                  const Tensor& v, const Tensor& v_scales, const char* v_argument,
-                  int64_t kv_layout) {
-  if (kv_layout != 0 && kv_layout != 1) {
-    argument_error(name, "kv_layout", text(kv_layout), "0 (NHD) or 1 (HND)",
+void check_caches(const char* name, const Caches& caches, const char* k_scales_argument,
+                  const char* v_scales_argument) {
+  if (caches.layout != 0 && caches.layout != 1) {
+    argument_error(name, "kv_layout", text(caches.layout), "0 (NHD) or 1 (HND)",
                    "pass the layout of the cache");
   }
-  check_cache(name, "paged_k_cache", k, k_argument, k_scales, k);
-  check_cache(name, "paged_v_cache", v, v_argument, v_scales, k);
+  check_cache(name, "paged_k_cache", caches.k, k_scales_argument, caches.k_scales, caches.k);
+  check_cache(name, "paged_v_cache", caches.v, v_scales_argument, caches.v_scales, caches.k);
 }
 
 PagedProblem describe_paged(const Tensor& paged_k_cache, const Tensor& paged_v_cache,
@@ -181,8 +185,8 @@ PagedProblem describe_paged(const Tensor& paged_k_cache, const Tensor& paged_v_c
   const int64_t max_seq_len = length.value;
   check_output_dtype(name, "output_dtype", "output_k", output_dtype);
   if (length.buffer != nullptr) check_rank(name, "output_k", *length.buffer, {4});
-  check_caches(name, paged_k_cache, k_block_scales, "k_block_scales", paged_v_cache, v_block_scales,
-               "v_block_scales", kv_layout);
+  const Caches caches{paged_k_cache, paged_v_cache, k_block_scales, v_block_scales, kv_layout};
+  check_caches(name, caches, "k_block_scales", "v_block_scales");
   check_dtype(name, "block_tables", block_tables, {ScalarType::Int, ScalarType::Long});
   check_rank(name, "block_tables", block_tables, {2});
   check_same_device(name, "block_tables", block_tables, "paged_k_cache", paged_k_cache);
@@ -222,20 +226,18 @@ PagedProblem describe_paged(const Tensor& paged_k_cache, const Tensor& paged_v_c
            paged_k_cache,
            {output("output_k", paged_k_cache), output("output_v", paged_v_cache)}},
           paged_kernel.for_device(paged_k_cache.get_device_index()),
-          paged_v_cache,
-          k_block_scales,
-          v_block_scales,
+          caches,
           block_tables,
           seq_lens,
           k_scale,
-          v_scale,
-          kv_layout};
+          v_scale};
 }
 
 void launch_paged(const PagedProblem& problem, const Tensor& output_k, const Tensor& output_v) {
-  problem.dequantize(problem.input, problem.paged_v_cache, problem.k_block_scales,
-                     problem.v_block_scales, dense(problem.block_tables), dense(problem.seq_lens),
-                     problem.k_scale, problem.v_scale, output_k, output_v, problem.kv_layout);
+  const Caches& caches = problem.caches;
+  problem.dequantize(caches.k, caches.v, caches.k_scales, caches.v_scales,
+                     dense(problem.block_tables), dense(problem.seq_lens), problem.k_scale,
+                     problem.v_scale, output_k, output_v, caches.layout);
 }
 
 struct AppendProblem : Description<0> {
@@ -243,16 +245,12 @@ struct AppendProblem : Description<0> {
   const Tensor& append_value;  // `input` is append_key
   const Tensor& batch_indices;
   const Tensor& positions;
-  const Tensor& paged_k_cache;
-  const Tensor& paged_v_cache;
-  const Tensor& k_scale_cache;
-  const Tensor& v_scale_cache;
+  Caches caches;
   const Tensor& kv_indices;
   const Tensor& kv_indptr;
   const Tensor& kv_last_page_len;
   double k_scale;
   double v_scale;
-  int64_t kv_layout;
 };
 
 // The kernel reads both caches with the strides of K's.
@@ -312,8 +310,8 @@ AppendProblem describe_append(const Tensor& append_key, const Tensor& append_val
   check_same_device(name, "append_value", append_value, "append_key", append_key);
   check_numbers("batch_indices", batch_indices, rows, "a request for each row", append_key);
   check_numbers("positions", positions, rows, "a position for each row", append_key);
-  check_caches(name, paged_k_cache, k_scale_cache, "k_scale_cache", paged_v_cache, v_scale_cache,
-               "v_scale_cache", kv_layout);
+  const Caches caches{paged_k_cache, paged_v_cache, k_scale_cache, v_scale_cache, kv_layout};
+  check_caches(name, caches, "k_scale_cache", "v_scale_cache");
   check_same_device(name, "paged_k_cache", paged_k_cache, "append_key", append_key);
   const int64_t heads = paged_k_cache.size(kv_layout == 0 ? 2 : 1);
   if (heads != append_key.size(1) || paged_k_cache.size(3) * 2 != head_dim ||
@@ -341,16 +339,12 @@ AppendProblem describe_append(const Tensor& append_key, const Tensor& append_val
           append_value,
           batch_indices,
           positions,
-          paged_k_cache,
-          paged_v_cache,
-          k_scale_cache,
-          v_scale_cache,
+          caches,
           kv_indices,
           kv_indptr,
           kv_last_page_len,
           k_scale,
-          v_scale,
-          kv_layout};
+          v_scale};
 }
 
 // The kernel takes any strides but the last.
@@ -365,13 +359,13 @@ void launch_append(const AppendProblem& problem) {
     return Layout{scales.sizes(), scales.strides()};
   };
   constexpr DLDataType kE4m3{kDLFloat8_e4m3fn, 8, 1};
-  problem.append(
-      with_dense_rows(problem.input), with_dense_rows(problem.append_value),
-      dense(problem.batch_indices), dense(problem.positions), problem.paged_k_cache,
-      problem.paged_v_cache, View(problem.k_scale_cache, as_e4m3(problem.k_scale_cache), kE4m3),
-      View(problem.v_scale_cache, as_e4m3(problem.v_scale_cache), kE4m3), dense(problem.kv_indices),
-      dense(problem.kv_indptr), dense(problem.kv_last_page_len), problem.k_scale, problem.v_scale,
-      problem.kv_layout);
+  const Caches& caches = problem.caches;
+  problem.append(with_dense_rows(problem.input), with_dense_rows(problem.append_value),
+                 dense(problem.batch_indices), dense(problem.positions), caches.k, caches.v,
+                 View(caches.k_scales, as_e4m3(caches.k_scales), kE4m3),
+                 View(caches.v_scales, as_e4m3(caches.v_scales), kE4m3), dense(problem.kv_indices),
+                 dense(problem.kv_indptr), dense(problem.kv_last_page_len), problem.k_scale,
+                 problem.v_scale, caches.layout);
 }
 
 }  // namespace
