@@ -10,12 +10,10 @@ import torch
 
 import fp4aot
 from fp4aot.nn import NVFP4Linear
+from fp4aot.nn.ranges import BLOCK, MULTIPLE
 
 # NVFP4 of bell-shaped weights has a relative error of 0.09 to 0.1; other weights differ somewhat.
 _PLAUSIBLE = (0.05, 0.15)
-_BLOCK = 16
-# Rows and columns of a layer that an FP4 GEMM can take.
-_MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -116,16 +114,16 @@ def examine(name: str) -> ModelReport:
     with safe_open(path, framework="pt") as checkpoint:
         for key in sorted(checkpoint.keys()):
             weight = checkpoint.get_tensor(key).float()
-            if weight.dim() != 2 or weight.shape[1] % _BLOCK or "embedding" in key:
+            if weight.dim() != 2 or weight.shape[1] % BLOCK or "embedding" in key:
                 continue
             layers.append(LayerError(key, tuple(weight.shape), weight_error(weight)))
-            if weight.shape[0] % _MULTIPLE or weight.shape[1] % _MULTIPLE:
+            if weight.shape[0] % MULTIPLE or weight.shape[1] % MULTIPLE:
                 continue
             if largest is None or weight.numel() > largest[1].numel():
                 largest = (key, weight)
     if largest is None:
         raise FileNotFoundError(
-            f"{path} contains no weight matrix with rows and columns divisible by {_MULTIPLE}"
+            f"{path} contains no weight matrix with rows and columns divisible by {MULTIPLE}"
         )
     return ModelReport(path.name, tuple(layers), largest[0], output_error(largest[1]))
 

@@ -63,51 +63,35 @@ def add_parser(commands: Any) -> None:
         f"up to {LARGEST_M})",
     )
     parser.add_argument(
-        "--dtype",
-        nargs="+",
-        choices=OUT_DTYPES,
-        default=["bfloat16"],
-        help="output dtypes (default: bfloat16)",
-    )
-    parser.add_argument(
         "--out",
         type=Path,
         default=Path(DEFAULT_FILE),
         help=f"the table's file; one that exists is added to (default: {DEFAULT_FILE})",
     )
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
-    parser.add_argument(
-        "--exclude",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="TACTIC",
-        help="tactics of mm_fp4 to leave out, such as one that crashed the device",
-    )
-    for number in (1, 2):
-        parser.add_argument(
-            f"--exclude-gemm{number}",
-            type=int,
-            nargs="+",
-            default=[],
-            metavar="TACTIC",
-            help=f"tactics to leave out of product {number} of a mixture of experts",
-        )
-    parser.add_argument(
-        "--moe-input",
-        nargs="+",
-        choices=INPUTS,
-        default=list(INPUTS),
-        help="whether the input of a mixture of experts is of the output dtype, or packed with its "
-        "scales (default: both)",
-    )
-    parser.add_argument(
-        "--moe-finalize",
-        nargs="+",
-        choices=FINALIZES,
-        default=["fused"],
-        help="use_fused_finalize of a mixture of experts (default: fused)",
-    )
+    for option, text in (
+        ("--exclude", "tactics of mm_fp4 to leave out, such as one that crashed the device"),
+        ("--exclude-gemm1", "tactics to leave out of product 1 of a mixture of experts"),
+        ("--exclude-gemm2", "tactics to leave out of product 2 of a mixture of experts"),
+    ):
+        parser.add_argument(option, type=int, nargs="+", default=[], metavar="TACTIC", help=text)
+    for option, choices, default, text in (
+        ("--dtype", OUT_DTYPES, OUT_DTYPES[:1], "output dtypes (default: bfloat16)"),
+        (
+            "--moe-input",
+            INPUTS,
+            INPUTS,
+            "whether the input of a mixture of experts is of the output dtype, or packed with its "
+            "scales (default: both)",
+        ),
+        (
+            "--moe-finalize",
+            FINALIZES,
+            FINALIZES[:1],
+            "use_fused_finalize of a mixture of experts (default: fused)",
+        ),
+    ):
+        parser.add_argument(option, nargs="+", choices=choices, default=default, help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
