@@ -22,7 +22,6 @@ from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.flashinfer_cache import Imported
 from fp4aot._tactics.measure_moe import (
     MoeCase,
-    MoeTactics,
     disagreement,
     measure,
     random_operands,
@@ -33,7 +32,7 @@ from fp4aot.operators.mixture_of_experts import cutlass_fused_moe
 
 SHAPE = MoeShape(64, 32, 4, 2, name="experts")
 CASE = MoeCase(SHAPE, "bfloat16", quantized_input=False, use_fused_finalize=True, bucket=64)
-TACTICS = MoeTactics((2, 3))
+TACTICS = (2, 3)
 
 
 def make_device() -> FakeDevice:
@@ -79,8 +78,8 @@ def test_a_tactic_that_fails_is_excluded_from_its_product() -> None:
 
 def test_what_is_excluded_is_not_called() -> None:
     device = make_device()
-    tactics = MoeTactics((2, 3), ((1,), (0, 2)))
-    assert measure(CASE, tactics, device.bench()).tactics == (-1, -1)
+    found = measure(CASE, TACTICS, device.bench(), ((1,), (0, 2)))
+    assert found.tactics == (-1, -1)
     assert set(device.moe_calls) == {(-1, -1), (0, -1), (-1, 1)}
 
 

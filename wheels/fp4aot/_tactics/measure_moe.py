@@ -44,28 +44,6 @@ class MoeCase:
 
 
 @dataclass(frozen=True)
-class MoeTactics:
-    """The tactics to measure.
-
-    Parameters
-    ----------
-    counts
-        How many each product has.
-    excluded
-        Those of each that are left out.
-    """
-
-    counts: tuple[int, int]
-    excluded: tuple[Sequence[int], Sequence[int]] = ((), ())
-
-    def of(self, product: int) -> list[int]:
-        """List those of a product, 0 or 1."""
-        return [
-            tactic for tactic in range(self.counts[product]) if tactic not in self.excluded[product]
-        ]
-
-
-@dataclass(frozen=True)
 class MoeMeasurement:
     """What was found for one case.
 
@@ -181,17 +159,24 @@ def random_operands(case: MoeCase, device: torch.device) -> Operands:
     )
 
 
-def measure(case: MoeCase, tactics: MoeTactics, bench: Bench) -> MoeMeasurement:
-    """Check and measure the defaults and the given tactics.
+def measure(
+    case: MoeCase,
+    counts: tuple[int, int],
+    bench: Bench,
+    excluded: tuple[Sequence[int], Sequence[int]] = ((), ()),
+) -> MoeMeasurement:
+    """Check and measure the defaults and all other tactics.
 
     Parameters
     ----------
     case
         What to measure.
-    tactics
-        Numbers of tactics; the defaults are measured in any case.
+    counts
+        How many tactics each product has.
     bench
         The device.
+    excluded
+        Those of each that are left out.
 
     Raises
     ------
@@ -218,9 +203,13 @@ def measure(case: MoeCase, tactics: MoeTactics, bench: Bench) -> MoeMeasurement:
             exclude=f"--exclude-gemm{product}",
         )
 
-    first = try_all(trial(1, DEFAULT_TACTIC), tactics.of(0), bench)
-    second = try_all(trial(2, first.tactic), tactics.of(1), bench)
-    return MoeMeasurement(case, first, second, tactics.counts)
+    tactics = [
+        [tactic for tactic in range(count) if tactic not in left_out]
+        for count, left_out in zip(counts, excluded, strict=True)
+    ]
+    first = try_all(trial(1, DEFAULT_TACTIC), tactics[0], bench)
+    second = try_all(trial(2, first.tactic), tactics[1], bench)
+    return MoeMeasurement(case, first, second, counts)
 
 
 def disagreement(result: torch.Tensor, reference: torch.Tensor) -> str | None:

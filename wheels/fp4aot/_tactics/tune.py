@@ -20,7 +20,7 @@ from fp4aot._tactics.entries import OUT_DTYPES
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.machine import Gpu, Machine, choose, this_machine
 from fp4aot._tactics.measure import Case, measure
-from fp4aot._tactics.measure_moe import MoeCase, MoeTactics
+from fp4aot._tactics.measure_moe import MoeCase
 from fp4aot._tactics.progress import Progress
 from fp4aot._tactics.report import Report, misfit, render, skipped
 from fp4aot._tactics.shapes import MoeShape, Shape, Wanted
@@ -147,10 +147,11 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """One case, and how to measure it into the report."""
+    """One case, how to measure it, and the report's list to which that is added."""
 
     name: str
-    measure: Callable[[Bench], None]
+    measure: Callable[[Bench], Any]
+    found: list[Any]
 
 
 def _run_all(
@@ -164,7 +165,7 @@ def _run_all(
     try:
         for job in jobs:
             try:
-                job.measure(bench)
+                job.found.append(job.measure(bench))
             except CaseError as error:
                 report.failed[job.name] = str(error)
             else:
@@ -190,7 +191,7 @@ def _jobs(
     moe = _taken(report, wanted.moe, "mixture of experts", gpu, has_kernels=has_moe)
     tried = [tactic for tactic in tactics if tactic not in options.exclude]
     jobs = [
-        _Job(str(case), partial(_measure, report, case, tried))
+        _Job(str(case), partial(measure, case, tried), report.measurements)
         for case in _cases(dense, buckets, options.dtype)
     ]
     excluded = (options.exclude_gemm1, options.exclude_gemm2)
@@ -198,8 +199,8 @@ def _jobs(
         # Asked of the device once a case; the runner that answers stays.
         counts = machine.moe_counts(gpu.capability, case.use_fused_finalize)
         if counts is not None:
-            run = partial(_measure_moe, report, case, MoeTactics(counts, excluded))
-            jobs.append(_Job(str(case), run))
+            run = partial(measure_moe.measure, case, counts, excluded=excluded)
+            jobs.append(_Job(str(case), run, report.moe_measurements))
     return jobs
 
 
@@ -220,14 +221,6 @@ def _taken(
         else:
             taken.append(shape)
     return taken
-
-
-def _measure(report: Report, case: Case, tactics: Sequence[int], bench: Bench) -> None:
-    report.measurements.append(measure(case, tactics, bench))
-
-
-def _measure_moe(report: Report, case: MoeCase, tactics: MoeTactics, bench: Bench) -> None:
-    report.moe_measurements.append(measure_moe.measure(case, tactics, bench))
 
 
 def _cases(
