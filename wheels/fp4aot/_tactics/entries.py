@@ -116,15 +116,26 @@ class Entry:
         return _to_json(self)
 
 
+@dataclass(frozen=True, order=True)
+class Mixture:
+    """What a table knows a mixture of experts by; the fields are those of `MoeChoice`."""
+
+    hidden_size: int
+    intermediate_size: int
+    experts: int
+    top_k: int
+    output_dtype: str
+    quantized_input: bool
+    use_fused_finalize: bool
+
+
 @dataclass(frozen=True)
-class MoeEntry:
+class MoeEntry(Mixture):
     """The tactics of one mixture of experts and bucket of tokens.
 
     Parameters
     ----------
-    hidden_size, intermediate_size, experts, top_k, output_dtype, quantized_input
-        As in `MoeChoice`.
-    use_fused_finalize, tokens, gemm1_tactic, gemm2_tactic
+    tokens, gemm1_tactic, gemm2_tactic
         As in `MoeChoice`.
     gemm1_count, gemm2_count
         How many tactics the two products have. Only the device can tell, so the entry does.
@@ -134,13 +145,6 @@ class MoeEntry:
         Median times of the whole call with these tactics, and with the defaults.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    experts: int
-    top_k: int
-    output_dtype: str
-    quantized_input: bool
-    use_fused_finalize: bool
     tokens: int
     gemm1_tactic: int
     gemm2_tactic: int

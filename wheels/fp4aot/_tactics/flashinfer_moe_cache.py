@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fp4aot._tactics.entries import DEFAULT_TACTIC, OUT_DTYPES, MoeEntry
+from fp4aot._tactics.entries import DEFAULT_TACTIC, OUT_DTYPES, Mixture, MoeEntry
 from fp4aot._tactics.errors import refuse
 from fp4aot._tactics.flashinfer_buckets import Buckets, starts
 
@@ -38,18 +38,6 @@ class Result(NamedTuple):
     rest: str
     runner: Any
     tactic: Any
-
-
-class _Mixture(NamedTuple):
-    """What a table knows a mixture by."""
-
-    hidden_size: int
-    intermediate_size: int
-    experts: int
-    top_k: int
-    output_dtype: str
-    quantized_input: bool
-    use_fused_finalize: bool
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,7 @@ def read(
     taken : int
         Results that were taken.
     """
-    found: dict[_Mixture, _Products] = {}
+    found: dict[Mixture, _Products] = {}
     taken = 0
     for result in results:
         parsed = _parse(result.rest)
@@ -141,7 +129,7 @@ def _tactic(result: Result, source: str, counts: tuple[int, int]) -> int:
     return tactic if tactic == DEFAULT_TACTIC else int(tactic - offset)
 
 
-def _parse(rest: str) -> tuple[int, _Mixture] | None:
+def _parse(rest: str) -> tuple[int, Mixture] | None:
     """Read the bucket and the mixture from shapes and extras; None where they are of another."""
     try:
         shapes, extras = ast.literal_eval("(" + re.sub(r"torch\.(\w+)", r"'\1'", rest) + ")")
@@ -174,11 +162,11 @@ def _parse(rest: str) -> tuple[int, _Mixture] | None:
         or inter % 32
     ):
         return None
-    return tokens, _Mixture(hidden, inter, experts, top_k, output_dtype, quantized, fused)
+    return tokens, Mixture(hidden, inter, experts, top_k, output_dtype, quantized, fused)
 
 
 def _entries(
-    mixture: _Mixture,
+    mixture: Mixture,
     products: _Products,
     source: str,
     counts: Callable[[bool], tuple[int, int] | None],
@@ -193,7 +181,7 @@ def _entries(
     )
     for tokens in sorted({*first, *second}):
         yield MoeEntry(
-            *mixture,
+            **vars(mixture),
             tokens=tokens,
             gemm1_tactic=_at(first, tokens),
             gemm2_tactic=_at(second, tokens),
