@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fp4aot import _doctor
+from fp4aot import _doctor, _gpus
 from fp4aot._doctor import Device, Report, describe_device, device_operators, find_problems, render
 from fp4aot._manifest import Manifest, Module, Target
 
@@ -64,7 +64,7 @@ BOTH = ("fp4_quantize", "nvfp4_kv_dequantize")
 
 
 def device(capability: tuple[int, int], index: int = 0, manifest: Manifest = MANIFEST) -> Device:
-    return describe_device(manifest, index, "a GPU", capability)
+    return describe_device(manifest, _gpus.Gpu(index, "a GPU", capability))
 
 
 def report(
@@ -228,12 +228,12 @@ def test_an_old_cuda_library_before_a_new_driver() -> None:
 def test_the_kernel_tells_its_driver(text: str, version: str | None, tmp_path: Path) -> None:
     path = tmp_path / "version"
     path.write_text(text, encoding="latin-1")
-    assert _doctor.read_driver_version(path) == version
+    assert _gpus.driver_version(path) == version
 
 
 def test_a_kernel_without_the_driver_tells_nothing(tmp_path: Path) -> None:
-    assert _doctor.read_driver_version(tmp_path / "absent") is None
-    assert _doctor.read_driver_version(tmp_path) is None
+    assert _gpus.driver_version(tmp_path / "absent") is None
+    assert _gpus.driver_version(tmp_path) is None
 
 
 @pytest.mark.parametrize(

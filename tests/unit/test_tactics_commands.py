@@ -18,8 +18,9 @@ from test_tactics_shapes import LLAMA_3_8B
 from test_tactics_table import WHEEL, make_entry, make_section, make_table
 
 from fp4aot import __main__ as program
+from fp4aot._gpus import Gpu
 from fp4aot._tactics import active, commands, file, machine, trials, tune
-from fp4aot._tactics.machine import Gpu, Machine
+from fp4aot._tactics.machine import Machine
 from fp4aot._tactics.table import Table
 
 B200 = Gpu(0, "NVIDIA B200", (10, 0))

@@ -23,10 +23,10 @@ from test_tactics_table import (
 )
 
 import fp4aot.tactics
+from fp4aot._gpus import driver_version
 from fp4aot._tactics import file
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.table import Table
-from fp4aot._tactics.wheel import driver_version
 
 TABLE = Table(
     (

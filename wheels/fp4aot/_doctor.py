@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import platform
-import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import fp4aot
-from fp4aot import _manifest
+from fp4aot import _gpus, _manifest
 from fp4aot.integrations import describe
 from fp4aot.operators import DEVICE_OPERATORS
 
-# The kernel's part of the driver tells its version here, on Linux other than WSL.
-KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
-# "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
-_NVRM = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", re.MULTILINE)
-
 
 @dataclass(frozen=True)
-class Device:
+class Device(_gpus.Gpu):
     """One GPU and what runs on it.
 
     Parameters
     ----------
-    index, name, capability
-        As torch reports them.
     runs
         Operators with a device image for it.
     missing
         Operators that have device images, none of them for it.
     """
 
-    index: int
-    name: str
-    capability: tuple[int, int]
     runs: tuple[str, ...]
     missing: tuple[str, ...]
 
@@ -138,16 +126,8 @@ def examine() -> Report:
     """Look at the wheel and the machine. Initialises CUDA where there is a GPU."""
     manifest = fp4aot._MANIFEST
     driver_cuda = _version_text(torch.ops.fp4aot._cuda_driver_version())
-    driver_version = read_driver_version()
-    devices = tuple(
-        describe_device(
-            manifest,
-            index,
-            torch.cuda.get_device_name(index),
-            torch.cuda.get_device_capability(index),
-        )
-        for index in range(torch.cuda.device_count())
-    )
+    driver_version = _gpus.driver_version()
+    devices = tuple(describe_device(manifest, gpu) for gpu in _gpus.visible())
     absent = absent_operators(manifest)
     return Report(
         manifest=manifest,
@@ -167,27 +147,15 @@ def examine() -> Report:
     )
 
 
-def read_driver_version(path: Path = KERNEL_DRIVER) -> str | None:
-    """Return the version of the NVIDIA driver in the kernel, or None where it does not tell."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found = _NVRM.search(text)
-    return found[1] if found else None
-
-
-def describe_device(
-    manifest: _manifest.Manifest, index: int, name: str, capability: tuple[int, int]
-) -> Device:
+def describe_device(manifest: _manifest.Manifest, gpu: _gpus.Gpu) -> Device:
     """Sort the operators by whether the wheel has an image for a device."""
     runs: list[str] = []
     missing: list[str] = []
     for operator in device_operators(manifest):
         targets = manifest.targets_of(operator)
-        fits = any(target.runs_on(capability) for target in targets)
+        fits = any(target.runs_on(gpu.capability) for target in targets)
         (runs if fits else missing).append(operator)
-    return Device(index, name, capability, tuple(runs), tuple(missing))
+    return Device(**vars(gpu), runs=tuple(runs), missing=tuple(missing))
 
 
 def device_operators(manifest: _manifest.Manifest) -> list[str]:

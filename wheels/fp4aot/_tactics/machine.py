@@ -7,32 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from fp4aot import _manifest
+from fp4aot import _gpus, _manifest
+from fp4aot._gpus import Gpu
 from fp4aot._tactics.active import SetTables, set_operators_tables
 from fp4aot._tactics.bench import Bench
 from fp4aot._tactics.cuda_timer import CudaTimer
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.wheel import Wheel, this_wheel
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU.
-
-    Parameters
-    ----------
-    index, name, capability
-        As torch reports them.
-    """
-
-    index: int
-    name: str
-    capability: tuple[int, int]
-
-    def __str__(self) -> str:
-        return "cuda:{} ({}, compute capability {}.{})".format(
-            self.index, self.name, *self.capability
-        )
 
 
 @dataclass(frozen=True)
@@ -84,14 +65,7 @@ def this_machine() -> Machine:
     """Describe this machine. Initialises CUDA where there is a GPU."""
     manifest = _manifest.read()
     return Machine(
-        gpus=tuple(
-            Gpu(
-                index,
-                torch.cuda.get_device_name(index),
-                torch.cuda.get_device_capability(index),
-            )
-            for index in range(torch.cuda.device_count())
-        ),
+        gpus=_gpus.visible(),
         wheel=this_wheel(manifest),
         carried=tuple(
             str(target)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fp4aot._gpus import Gpu
 from fp4aot._tactics import shapes
 from fp4aot._tactics.buckets import start_of
 from fp4aot._tactics.entries import DEFAULT_TACTIC
-from fp4aot._tactics.machine import Gpu
 from fp4aot._tactics.measure import Measurement
 from fp4aot._tactics.measure_moe import MoeMeasurement
 from fp4aot._tactics.shapes import MoeShape, Shape

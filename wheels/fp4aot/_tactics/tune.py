@@ -13,12 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from fp4aot._gpus import Gpu
 from fp4aot._tactics import active, file, measure_moe, shapes
 from fp4aot._tactics.bench import Bench
 from fp4aot._tactics.buckets import bucket_of, buckets_up_to
 from fp4aot._tactics.entries import OUT_DTYPES
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.machine import Gpu, Machine, choose, this_machine
+from fp4aot._tactics.machine import Machine, choose, this_machine
 from fp4aot._tactics.measure import Case, measure
 from fp4aot._tactics.measure_moe import MoeCase
 from fp4aot._tactics.progress import Progress

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from fp4aot import _manifest
-
-_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+from fp4aot import _gpus, _manifest
 
 
 @dataclass(frozen=True)
@@ -49,17 +45,7 @@ def this_wheel(manifest: _manifest.Manifest | None = None) -> Wheel:
         plan_hash=manifest.plan_hash,
         flashinfer=dict(manifest.versions)["flashinfer"],
         cuda_runtime=manifest.cuda_version,
-        driver=driver_version(),
+        driver=_gpus.driver_version(),
         tactic_count=torch.ops.fp4aot._mm_fp4_tactic_count.default,
         has_moe=partial(torch.ops.fp4aot._has_kernel.default, "nvfp4_moe"),
     )
-
-
-def driver_version(file: Path = _DRIVER_FILE) -> str | None:
-    """Read the version of the NVIDIA kernel driver, without initialising CUDA."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s", text)
-    return match[1] if match else None
