@@ -29,7 +29,7 @@ from aot.command_line import (
     Platform,
     Preset,
     megabytes,
-    names,
+    prepare,
     print_json,
     report_step,
 )
@@ -61,15 +61,7 @@ def plan(
 ) -> None:
     """Show what would be compiled, with estimates, without compiling it; flags with --json."""
     limits = make_limits(megabytes(memory_limit), jobs or None)
-    prepared = pipeline.prepare(
-        preset,
-        build_root,
-        cuda=cuda or None,
-        flashinfer=flashinfer or None,
-        architectures=names(architectures),
-        machine=platform or None,
-        report=report_step,
-    )
+    prepared = prepare(preset, build_root, cuda, flashinfer, architectures, platform)
     if as_json:
         print_json(prepared.plan.to_json())
         return
@@ -134,15 +126,7 @@ def build(
     """
     limits = make_limits(megabytes(memory_limit), jobs or None)
     part = Shard.parse(shard) if shard else None
-    prepared = pipeline.prepare(
-        preset,
-        build_root,
-        cuda=cuda or None,
-        flashinfer=flashinfer or None,
-        architectures=names(architectures),
-        machine=platform or None,
-        report=report_step,
-    )
+    prepared = prepare(preset, build_root, cuda, flashinfer, architectures, platform)
     try:
         with _listening(as_json=as_json) as listen:
             if part is None:

@@ -12,7 +12,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from aot import pipeline
 from aot.errors import AotError, DiskFullError, is_disk_full
+from aot.pipeline import Prepared
 
 _LOG_WIDTH = 120
 
@@ -59,6 +61,21 @@ def megabytes(text: str) -> int | None:
 def names(text: str) -> tuple[str, ...]:
     """Split a list at its commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def prepare(
+    preset: str, build_root: Path, cuda: str, flashinfer: str, architectures: str, platform: str
+) -> Prepared:
+    """Prepare a build as the options of a command say, and tell a person what is going on."""
+    return pipeline.prepare(
+        preset,
+        build_root,
+        cuda=cuda or None,
+        flashinfer=flashinfer or None,
+        architectures=names(architectures),
+        machine=platform or None,
+        report=report_step,
+    )
 
 
 def print_json(data: Any) -> None:

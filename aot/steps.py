@@ -26,8 +26,7 @@ from aot.command_line import (
     Platform,
     Preset,
     megabytes,
-    names,
-    report_step,
+    prepare,
 )
 from aot.compile import display
 from aot.compile.admission import make_limits
@@ -64,15 +63,7 @@ def plan_step(
     platform: Platform = "",
 ) -> None:
     """Plan a build and write it down."""
-    prepared = pipeline.prepare(
-        preset,
-        build_root,
-        cuda=cuda or None,
-        flashinfer=flashinfer or None,
-        architectures=names(architectures),
-        machine=platform or None,
-        report=report_step,
-    )
+    prepared = prepare(preset, build_root, cuda, flashinfer, architectures, platform)
     check_wheel_platform(prepared.plan.machine)
     pipeline.write(prepared, write)
 
