@@ -12,10 +12,9 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,47 +35,12 @@ from aot.process import run
 _SHOWN_LINES = 40
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What compiling left.
-
-    Parameters
-    ----------
-    record
-        What was done, job by job.
-    units
-        What each translation unit of FlashInfer's modules has cost.
-    """
-
-    record: BuildRecord
-    units: tuple[UnitCost, ...]
-
-
-@dataclass(frozen=True)
-class Built:
-    """What the build backend left.
-
-    Parameters
-    ----------
-    wheel
-        The wheel, with the plain platform tag of this machine.
-    seconds
-        Wall time of compiling and linking.
-    compiled
-        What the compilers did.
-    """
-
-    wheel: Path
-    seconds: float
-    compiled: Compiled
-
-
 def compile_objects(
     prepared: Prepared,
     limits: Limits,
     listen: Listener,
     wanted: Callable[[Job], bool] = lambda _: True,
-) -> Compiled:
+) -> tuple[BuildRecord, tuple[UnitCost, ...]]:
     """Make the objects that are missing.
 
     Finished objects stay in the build folder and in the cache: after an interruption only what was
@@ -92,6 +56,11 @@ def compile_objects(
         Is told what happens.
     wanted
         Which jobs; by default all.
+
+    Returns
+    -------
+    tuple[BuildRecord, tuple[UnitCost, ...]]
+        What was done, job by job, and what each unit of FlashInfer's modules has cost.
 
     Raises
     ------
@@ -112,7 +81,7 @@ def compile_objects(
             files.write_json(prepared.folders.record, record.to_json())
             write_report(record, prepared.folders.report)
     known = costs.read_costs(prepared.folders.costs)
-    return Compiled(record, costs.unit_costs(jobs, record.jobs, known))
+    return record, costs.unit_costs(jobs, record.jobs, known)
 
 
 def _record(
@@ -171,16 +140,6 @@ def link_wheel(prepared: Prepared, out: Path, limits: Limits, console: Console) 
     if len(wheels) != 1:
         raise BuildError(f"the build backend left {len(wheels)} wheels; see {log}")
     return wheels[0]
-
-
-def build(
-    prepared: Prepared, out: Path, limits: Limits, console: Console, listen: Listener
-) -> Built:
-    """Compile what is missing, and link a wheel; see `compile_objects` and `link_wheel`."""
-    start = time.monotonic()
-    compiled = compile_objects(prepared, limits, listen)
-    wheel = link_wheel(prepared, out, limits, console)
-    return Built(wheel, time.monotonic() - start, compiled)
 
 
 def _command(prepared: Prepared, out: Path, limits: Limits) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aot import build, progress, report
+from aot import progress, report
 from aot.architectures import Architecture
 from aot.audit import (
     DeviceUnit,
@@ -24,9 +25,11 @@ from aot.audit import (
     audit_wheel,
     require_passed,
 )
+from aot.build import compile_objects, link_wheel
 from aot.compile.admission import Limits
 from aot.compile.events import Listener
 from aot.compile.record import BuildRecord
+from aot.costs import UnitCost
 from aot.errors import BuildError
 from aot.pipeline import SOURCE_DATE_EPOCH, Prepared, prefix_maps
 from aot.plan import BuildPlan
@@ -57,15 +60,21 @@ class FinishedWheel:
         The file, under its final name.
     plan
         What it was built from.
-    built
-        How long that took, and what the compilers and the object cache did.
+    seconds
+        Wall time of compiling and linking.
+    record
+        What the compilers and the object cache did, job by job.
+    units
+        What each translation unit of FlashInfer's modules has cost.
     audit
         What is in it.
     """
 
     wheel: Path
     plan: BuildPlan
-    built: build.Built
+    seconds: float
+    record: BuildRecord
+    units: tuple[UnitCost, ...]
     audit: WheelReport
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +87,7 @@ class FinishedWheel:
             "versions": asdict(self.plan.versions),
             "lowering": self.plan.lowering,
             "modules": {module.name: module.images for module in self.plan.modules},
-            "build_seconds": round(self.built.seconds, 1),
+            "build_seconds": round(self.seconds, 1),
             "cache_hits": self.record.cache_hits,
             "cache_misses": self.record.cache_misses,
             "peak_megabytes": self.record.peak_megabytes,
@@ -87,17 +96,12 @@ class FinishedWheel:
             "audit": as_json(self.audit),
         }
 
-    @property
-    def record(self) -> BuildRecord:
-        """What was compiled, job by job."""
-        return self.built.compiled.record
-
     def module_reports(self) -> tuple[report.ModuleReport, ...]:
         """Put together what each module has and has cost."""
         return report.module_reports(
             [module.name for module in self.plan.modules],
             [one for library in self.audit.libraries for one in library.modules],
-            self.built.compiled.units,
+            self.units,
         )
 
     def module_table(self) -> Table:
@@ -112,7 +116,7 @@ class FinishedWheel:
         for module in self.plan.modules:
             table.add_row(module.name, module.targets)
         record = self.record
-        words = [f"{clock(self.built.seconds)} min"]
+        words = [f"{clock(self.seconds)} min"]
         if record.cache_hits is not None:
             words.append(f"object cache: {record.cache_hits} hits, {record.cache_misses} misses")
         if record.samples:
@@ -162,18 +166,21 @@ def build_wheel(
         Naming what failed.
     """
     with tempfile.TemporaryDirectory(dir=prepared.folders.root, prefix=".audit-") as name:
-        built = build.build(prepared, Path(name), limits, console, listen)
+        start = time.monotonic()
+        record, units = compile_objects(prepared, limits, listen)
+        linked = link_wheel(prepared, Path(name), limits, console)
+        seconds = time.monotonic() - start
         wanted = expectation(prepared)
         with progress.reading(console) as reading:
-            first = audit_wheel(built.wheel, wanted, prepared.toolkit, reading)
+            first = audit_wheel(linked, wanted, prepared.toolkit, reading)
         require_passed(first)
-        tagged = tag(built.wheel, first.platform)
+        tagged = tag(linked, first.platform)
         second = audit_wheel(tagged, wanted, prepared.toolkit, earlier=first)
         require_passed(second)
         out.mkdir(parents=True, exist_ok=True)
         final = out.resolve() / tagged.name
         tagged.replace(final)
-    return FinishedWheel(final, prepared.plan, built, second)
+    return FinishedWheel(final, prepared.plan, seconds, record, units, second)
 
 
 def tag(wheel: Path, platform: str) -> Path:

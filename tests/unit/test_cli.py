@@ -19,10 +19,11 @@ from typer.testing import CliRunner, Result
 
 from aot import build_commands, cli, command_line, pipeline, presets, steps
 from aot.audit import WheelReport
-from aot.build import Built, Compiled, compile_objects
+from aot.build import compile_objects
 from aot.compile.admission import Limits
 from aot.compile.events import Listener
 from aot.compile.record import BuildRecord
+from aot.costs import UnitCost
 from aot.environment import FlashInferEnvironment
 from aot.errors import (
     AotError,
@@ -492,11 +493,13 @@ def compilers(
     return sources
 
 
-def finished_wheel(prepared: Prepared, compiled: Compiled) -> FinishedWheel:
+def finished_wheel(
+    prepared: Prepared, record: BuildRecord, units: tuple[UnitCost, ...]
+) -> FinishedWheel:
     """What `build_wheel` returns, without a wheel."""
     wheel = prepared.folders.root / "fp4aot.whl"
     audit = WheelReport(wheel.name, 1_500_000, "f" * 64, "manylinux_2_28_x86_64", (), ())
-    return FinishedWheel(wheel, prepared.plan, Built(wheel, 65.4, compiled), audit)
+    return FinishedWheel(wheel, prepared.plan, 65.4, record, units, audit)
 
 
 @pytest.fixture
@@ -507,9 +510,9 @@ def linked(monkeypatch: pytest.MonkeyPatch) -> list[BuildRecord]:
     def build_wheel(
         prepared: Prepared, _: Path, limits: Limits, __: Console, listen: Listener
     ) -> FinishedWheel:
-        compiled = compile_objects(prepared, limits, listen)
-        records.append(compiled.record)
-        return finished_wheel(prepared, compiled)
+        record, units = compile_objects(prepared, limits, listen)
+        records.append(record)
+        return finished_wheel(prepared, record, units)
 
     monkeypatch.setattr(build_commands.wheel_maker, "build_wheel", build_wheel)
     return records

@@ -16,7 +16,6 @@ from rich.console import Console
 from aot import wheel_maker
 from aot.architectures import Architecture
 from aot.audit import Finding, LibraryReport, ModuleImages, WheelReport
-from aot.build import Built, Compiled
 from aot.compile import events
 from aot.compile.admission import Limits
 from aot.compile.events import Listener
@@ -197,14 +196,13 @@ def report(wheel: Path, *, passed: bool = True) -> WheelReport:
 LIMITS = Limits(2, 8000)
 
 
-def built(
-    wheel: Path,
-    seconds: float = 65.4,
+def made(
     *,
     cache: tuple[int, int] | None = (3, 1),
     samples: tuple[tuple[float, int], ...] = (),
     units: tuple[UnitCost, ...] = (),
-) -> Built:
+) -> tuple[BuildRecord, tuple[UnitCost, ...]]:
+    """What compiling leaves."""
     hits, misses = cache or (None, None)
     record = BuildRecord(
         *("test", PLAN.hash, {}, "x86_64", "2026-01-01T00:00:00+00:00"),
@@ -212,7 +210,7 @@ def built(
         cache_hits=hits,
         cache_misses=misses,
     )
-    return Built(wheel, seconds, Compiled(record, units))
+    return record, units
 
 
 @pytest.fixture
@@ -220,15 +218,18 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Compiles nothing; lists the wheels that were audited, and whether one was before."""
     audited: list[tuple[str, bool]] = []
 
-    def build(_: Prepared, out: Path, limits: Limits, __: Console, listen: Listener) -> Built:
+    def compile_objects(
+        _: Prepared, limits: Limits, listen: Listener
+    ) -> tuple[BuildRecord, tuple[UnitCost, ...]]:
         assert (limits, listen) == (LIMITS, events.nobody)
-        return built(make_wheel(out))
+        return made()
 
     def audit_wheel(wheel: Path, *_: object, **options: object) -> WheelReport:
         audited.append((wheel.name, "earlier" in options))
         return report(wheel)
 
-    monkeypatch.setattr(wheel_maker.build, "build", build)
+    monkeypatch.setattr(wheel_maker, "compile_objects", compile_objects)
+    monkeypatch.setattr(wheel_maker, "link_wheel", lambda _, out, *__: make_wheel(out))
     monkeypatch.setattr(wheel_maker, "audit_wheel", audit_wheel)
     return audited
 
@@ -262,7 +263,7 @@ def test_a_wheel_that_fails_is_not_kept(
 
 def test_the_summary_has_name_size_hash_and_time(tmp_path: Path) -> None:
     wheel = tmp_path / "fp4aot.whl"
-    finished = FinishedWheel(wheel, PLAN, built(wheel), report(wheel))
+    finished = FinishedWheel(wheel, PLAN, 65.4, *made(), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())
@@ -283,7 +284,7 @@ def test_the_summary_has_the_most_memory_that_compilers_took(
     tmp_path: Path, samples: tuple[tuple[float, int], ...], peak: int
 ) -> None:
     wheel = tmp_path / "fp4aot.whl"
-    finished = FinishedWheel(wheel, PLAN, built(wheel, samples=samples), report(wheel))
+    finished = FinishedWheel(wheel, PLAN, 65.4, *made(samples=samples), report(wheel))
     data = finished.to_json()
     assert (data["peak_megabytes"], data["limit_megabytes"]) == (peak, 8000)
     console = Console(width=120)
@@ -301,7 +302,7 @@ def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
         modules=(dataclasses.replace(quantization, images=("9.0a",)), kv),
         lowering="0123456789abcdef",
     )
-    finished = FinishedWheel(wheel, plan, built(wheel), report(wheel))
+    finished = FinishedWheel(wheel, plan, 65.4, *made(), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())
@@ -310,7 +311,7 @@ def test_the_summary_says_what_is_lowered(tmp_path: Path) -> None:
     assert data["lowering"] == "0123456789abcdef"
     # A machine finds there what is in the wheel, not what it was compiled for.
     assert data["modules"] == {"quantization": ("9.0a",), "kv": ("9.0a", "12.0f")}
-    normal = FinishedWheel(wheel, PLAN, built(wheel), report(wheel))
+    normal = FinishedWheel(wheel, PLAN, 65.4, *made(), report(wheel))
     assert normal.to_json()["lowering"] == ""
 
 
@@ -322,7 +323,7 @@ def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None
     library = dataclasses.replace(library, modules=images)
     audited = dataclasses.replace(audited, libraries=(library,))
     units = (UnitCost("kv", "a", "cache", 2.0, Cost(61.0, 700)),)
-    finished = FinishedWheel(wheel, PLAN, built(wheel, 5, cache=None, units=units), audited)
+    finished = FinishedWheel(wheel, PLAN, 5, *made(cache=None, units=units), audited)
     rows = {row["name"]: row for row in finished.to_json()["module_reports"]}
     assert list(rows) == ["quantization", "kv"]
     assert list(rows["kv"]["architectures"]) == ["9.0a", "12.0f"]
@@ -336,7 +337,7 @@ def test_the_summary_has_what_each_module_adds_and_costs(tmp_path: Path) -> None
 
 def test_without_a_cache_the_summary_does_not_speak_of_one(tmp_path: Path) -> None:
     wheel = tmp_path / "fp4aot.whl"
-    finished = FinishedWheel(wheel, PLAN, built(wheel, 5, cache=None), report(wheel))
+    finished = FinishedWheel(wheel, PLAN, 5, *made(cache=None), report(wheel))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(finished.table())
