@@ -55,20 +55,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a job is admitted with.
-
-    Parameters
-    ----------
-    megabytes, seconds
-        Peak memory, and wall time.
-    """
-
-    megabytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class UnitCost:
     """One unit of a build.
 
@@ -139,8 +125,8 @@ def _write(path: Path, known: Mapping[str, Measured]) -> None:
 
 def expect(
     known: Mapping[str, Measured], key: str, name: str, estimate: tuple[int, int]
-) -> Expected:
-    """Say what a job will take.
+) -> tuple[int, float]:
+    """Say what a job will take: megabytes at its peak, and seconds.
 
     Parameters
     ----------
@@ -157,11 +143,11 @@ def expect(
         found = next((one for one in reversed([*known.values()]) if one.name == name), None)
     megabytes, seconds = estimate
     if found is None:
-        return Expected(megabytes, seconds)
+        return megabytes, seconds
     peak = found.cost.megabytes
     if peak is not None:
         megabytes = max(_SMALLEST_MEGABYTES, math.ceil(peak * _MARGIN))
-    return Expected(megabytes, found.cost.seconds)
+    return megabytes, found.cost.seconds
 
 
 def unit_costs(

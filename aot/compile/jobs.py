@@ -62,7 +62,8 @@ def make_jobs(
             command = [str(host_compiler), *flags, *maps]
         # Also our own sources within a module include FlashInfer's headers alone.
         key = keys.key(*(name, unit.language, unit.source, unit.sha256, unit.flags), ours=False)
-        expected = costs.expect(known, key, name, estimate(Path(unit.source), unit.flags))
+        guess = estimate(Path(unit.source), unit.flags)
+        megabytes, seconds = costs.expect(known, key, name, guess)
         return Job(
             name=name,
             group="unit",
@@ -71,8 +72,8 @@ def make_jobs(
             key=key,
             compiler="cicc" if is_cuda else "cc1plus",
             targets=frozenset(Architecture.parse(one).sm for one in module.architectures),
-            megabytes=expected.megabytes,
-            seconds=expected.seconds,
+            megabytes=megabytes,
+            seconds=seconds,
             cached=caches_device_code or not is_cuda,
         )
 
@@ -83,7 +84,8 @@ def make_jobs(
             # The folder too: a header beside it is found first.
             place = path.relative_to(roots.operators).as_posix()
         key = keys.key(*(source.name, "c++", place, sha256_of(path), source.flags), ours=True)
-        expected = costs.expect(known, key, source.name, estimate(Path(source.name)))
+        guess = estimate(Path(source.name))
+        megabytes, seconds = costs.expect(known, key, source.name, guess)
         flags = [
             roots.expand(flag).replace(GENERATED_FOLDER, str(generated)) for flag in source.flags
         ]
@@ -96,8 +98,8 @@ def make_jobs(
                 key=key,
                 compiler="cc1plus",
                 targets=frozenset(),
-                megabytes=expected.megabytes,
-                seconds=expected.seconds,
+                megabytes=megabytes,
+                seconds=seconds,
             )
         )
     return tuple(jobs)
