@@ -53,10 +53,8 @@ def own_sources(plan: BuildPlan, roots: Roots, generated: Path) -> Iterator[OwnS
 
     Parameters
     ----------
-    plan, roots
-        What is built, and where its tokens point.
-    generated
-        Folder of what is made from the plan.
+    plan, roots, generated
+        As in `aot.compile.jobs.make_jobs`.
 
     Raises
     ------
