@@ -87,13 +87,9 @@ class ServeImage:
     def to_json(self) -> dict[str, str]:
         """Plain data for machines."""
         return {
-            "target": self.target,
-            "cuda": self.cuda,
-            "index": self.index,
-            "platform": self.platform,
+            **vars(self),
             "docker_platform": _DOCKER[self.platform],
             "runner": _NATIVE_RUNNER[self.platform],
-            "flavour": self.flavour,
         }
 
 

@@ -133,21 +133,8 @@ class WheelRow:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for machines; architectures as the option ``--architectures`` takes them."""
-        return {
-            "name": self.name,
-            "index": self.index,
-            "cuda": self.cuda,
-            "platform": self.platform,
-            "architectures": ",".join(map(str, self.architectures)),
-            "flashinfer": self.flashinfer,
-            "preset": self.preset,
-            "driver": self.driver,
-            "toolkit": self.toolkit,
-            "shards": self.shards,
-            "runner": self.runner,
-            "manylinux": self.manylinux,
-            "default": self.default,
-        }
+        targets = ",".join(map(str, self.architectures))
+        return {"name": self.name, "index": self.index, **vars(self), "architectures": targets}
 
 
 @dataclass(frozen=True)

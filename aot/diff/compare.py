@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from aot.diff.wheel import PROVENANCE, SBOM, Provenance, Unit, WheelContent
+from aot.diff.wheel import PROVENANCE, SBOM, Provenance, WheelContent
 
 Kind = Literal["added", "removed", "changed"]
 
@@ -75,15 +75,7 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "before": self.before,
-            "after": self.after,
-            "identical": self.identical,
-            "equal": self.is_equal,
-            "changes": [asdict(change) for change in self.changes],
-            "not_compared": list(self.not_compared),
-            "verdict": self.verdict,
-        }
+        return {**asdict(self), "equal": self.is_equal, "verdict": self.verdict}
 
 
 def compare(before: WheelContent, after: WheelContent) -> Difference:
@@ -97,7 +89,7 @@ def compare(before: WheelContent, after: WheelContent) -> Difference:
 def _section(section: str, before: WheelContent, after: WheelContent) -> Iterator[Change]:
     if section == "units":
         if before.provenance is not None and after.provenance is not None:
-            yield from _unit_changes(before.provenance.units, after.provenance.units)
+            yield from _unit_changes(before.provenance, after.provenance)
         return
     one, other = SECTIONS[section](before), SECTIONS[section](after)
     if one is None or other is None:
@@ -122,13 +114,15 @@ def _changes(section: str, before: Mapping[str, str], after: Mapping[str, str]) 
             yield Change(section, what, "changed", before[what], after[what])
 
 
-def _unit_changes(before: Mapping[str, Unit], after: Mapping[str, Unit]) -> Iterator[Change]:
-    sources = [{name: _source(unit) for name, unit in units.items()} for units in (before, after)]
+def _unit_changes(before: Provenance, after: Provenance) -> Iterator[Change]:
+    sources = [
+        {name: source for name, (source, _) in wheel.units.items()} for wheel in (before, after)
+    ]
     for change in _changes("units", *sources):
         what = f"{change.what}: source" if change.kind == "changed" else change.what
         yield replace(change, what=what)
-    for name in sorted(before.keys() & after.keys()):
-        one, other = before[name].flags, after[name].flags
+    for name in sorted(before.units.keys() & after.units.keys()):
+        one, other = before.units[name][1], after.units[name][1]
         if one != other:
             gone, new = Counter(one) - Counter(other), Counter(other) - Counter(one)
             yield Change(
@@ -138,10 +132,6 @@ def _unit_changes(before: Mapping[str, Unit], after: Mapping[str, Unit]) -> Iter
                 " ".join(gone.elements() if gone or new else one),
                 " ".join(new.elements() if gone or new else other),
             )
-
-
-def _source(unit: Unit) -> str:
-    return f"{unit.source} sha256 {unit.sha256}"
 
 
 def _not_compared(before: WheelContent, after: WheelContent) -> Iterator[str]:

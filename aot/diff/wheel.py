@@ -22,30 +22,13 @@ _METADATA_FOLDER = re.compile(r"^[^/]+(?=\.dist-info/)")
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One compiler run, as the wheel's provenance lists it.
-
-    Parameters
-    ----------
-    source, sha256
-        The source, with a token for its root, and its hash.
-    flags
-        All flags.
-    """
-
-    source: str
-    sha256: str
-    flags: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Provenance:
     """What went into a library.
 
     Parameters
     ----------
     units
-        By ``module/unit``.
+        Source with its hash, and all flags, by ``module/unit``.
     compilers
         Names and versions.
     operator_sources
@@ -54,7 +37,7 @@ class Provenance:
         Of the TVM-FFI runtime that is compiled along, and the flags of ours.
     """
 
-    units: Mapping[str, Unit]
+    units: Mapping[str, tuple[str, tuple[str, ...]]]
     compilers: Mapping[str, str]
     operator_sources: Mapping[str, str]
     runtime_sources: tuple[str, ...]
@@ -135,8 +118,9 @@ def _provenance(content: bytes | None) -> Provenance | None:
     plan = data["plan"]
     return Provenance(
         units={
-            f"{module['name']}/{unit['name']}": Unit(
-                unit["source"], unit["sha256"], tuple(unit["flags"])
+            f"{module['name']}/{unit['name']}": (
+                f"{unit['source']} sha256 {unit['sha256']}",
+                tuple(unit["flags"]),
             )
             for module in plan["modules"]
             for unit in module["units"]
