@@ -40,15 +40,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Measured:
-    """One compiler run that was measured.
-
-    Parameters
-    ----------
-    name
-        Of the job.
-    cost
-        What it took.
-    """
+    """One compiler run that was measured: the name of its job, and what it took."""
 
     name: str
     cost: Cost

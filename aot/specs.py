@@ -25,15 +25,7 @@ _READER = Path(__file__).with_name("flashinfer_reader.py")
 
 @dataclass(frozen=True)
 class SourceUnit:
-    """One translation unit of a specification.
-
-    Parameters
-    ----------
-    source
-        Path of the source file.
-    flags
-        FlashInfer's compiler flags, complete and in its order.
-    """
+    """A source file, and the flags that FlashInfer compiles it with: all, in FlashInfer's order."""
 
     source: Path
     flags: tuple[str, ...]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aot.build_report import words
+from aot.build_report.timeline import ticks
 
 HEIGHT: Final = 22
 """Of the line with the times, in pixels."""
@@ -19,29 +20,21 @@ _NAMES_WIDTH: Final = 76
 
 @dataclass(frozen=True)
 class Axis:
-    """The time axis.
-
-    Parameters
-    ----------
-    whole
-        The seconds that it shows.
-    ticks
-        Those that are marked.
-    """
+    """The time axis; `whole` is the seconds that it shows."""
 
     whole: float
-    ticks: tuple[float, ...]
 
     def lines(self, top: float, bottom: float) -> str:
         """Draw a line for each tick."""
         return "".join(
             f'<line class="grid" x1="{x}%" x2="{x}%" y1="{top:g}" y2="{bottom:g}"/>'
-            for x in map(self._place, self.ticks)
+            for x in map(self._place, ticks(self.whole))
         )
 
     def labels(self, baseline: float) -> str:
         """Write the time at each tick; narrow screens leave out every second one."""
-        return "".join(self._label(index, time, baseline) for index, time in enumerate(self.ticks))
+        times = enumerate(ticks(self.whole))
+        return "".join(self._label(index, time, baseline) for index, time in times)
 
     def _label(self, index: int, time: float, baseline: float) -> str:
         x = self._place(time)

@@ -13,7 +13,7 @@ from aot.build_report.colours import swatch
 from aot.build_report.figures import outcome
 from aot.build_report.marks import cross, key, number
 from aot.build_report.memory import curve
-from aot.build_report.timeline import Lane, lanes, span, ticks
+from aot.build_report.timeline import Lane, lanes, span
 from aot.compile.record import BuildRecord
 
 _CROWDED: Final = ((150, "crowded"), (60, "full"))
@@ -36,8 +36,7 @@ def chart(record: BuildRecord, colours: Mapping[str, str]) -> str:
             "<section><h2>Timeline</h2>\n<p>No compiler ran in this build: "
             "there is no timeline and no memory to show.</p></section>\n"
         )
-    whole = span(record)
-    time = Axis(whole, ticks(whole))
+    time = Axis(span(record))
     most = max(len(lane.bars) for lane in found)
     width = next((name for least, name in _CROWDED if most >= least), "")
     return (

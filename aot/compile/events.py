@@ -14,13 +14,7 @@ _SECONDS_BETWEEN_LINES: Final = 10.0
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
-
-    Parameters
-    ----------
-    seconds
-        After the start of the build.
-    """
+    """Something that happened, so many seconds after the start of the build."""
 
     name: ClassVar[str]
     seconds: float

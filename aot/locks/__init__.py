@@ -24,15 +24,7 @@ FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Lock:
-    """One requirements file with every version pinned and every hash listed.
-
-    Parameters
-    ----------
-    version
-        Version of what it installs.
-    path
-        The file.
-    """
+    """A requirements file for one version: every package is pinned, and every hash listed."""
 
     version: Version
     path: Path
