@@ -123,30 +123,6 @@ class Architecture:
         return f"{self.major}.{self.minor}{self.suffix}"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether FP4 kernels can be built for one target.
-
-    Parameters
-    ----------
-    architecture
-        The candidate.
-    rejection
-        Why not, and what to write instead; ``None`` when it is accepted.
-    """
-
-    architecture: Architecture
-    rejection: str | None = None
-
-    @property
-    def accepted(self) -> bool:
-        """``True`` when there is no reason against it."""
-        return self.rejection is None
-
-    def __str__(self) -> str:
-        return f"{self.architecture}: {self.rejection or 'accepted'}"
-
-
 def parse_list(text: str) -> tuple[Architecture, ...]:
     """Read targets separated by blanks, commas or semicolons; sorted, each once.
 
@@ -225,12 +201,15 @@ def _require(architecture: Architecture, version: Version) -> Architecture:
     return architecture
 
 
-def judge_fp4(architecture: Architecture, cuda_version: Version | str) -> Verdict:
-    """Tell whether a compiler of this version can build FP4 tensor kernels for one target."""
-    return Verdict(architecture, _rejection(architecture, _toolkit_version(cuda_version)))
+def fp4_rejection(architecture: Architecture, cuda_version: Version | str) -> str | None:
+    """Say why a compiler of this version cannot build FP4 tensor kernels for one target.
 
-
-def _rejection(architecture: Architecture, version: Version) -> str | None:
+    Returns
+    -------
+    str or None
+        The reason, and what to write instead; None where it can.
+    """
+    version = _toolkit_version(cuda_version)
     if architecture.capability < (10, 0):
         return (
             "has no FP4 tensor instructions: FlashInfer compiles the kernel bodies out and the "
@@ -251,17 +230,10 @@ def _rejection(architecture: Architecture, version: Version) -> str | None:
     return None
 
 
-def check_fp4_buildable(
-    architectures: Iterable[Architecture], cuda_version: Version | str
-) -> tuple[Verdict, ...]:
+def check_fp4_buildable(architectures: Iterable[Architecture], cuda_version: Version | str) -> None:
     """Refuse up front what would build without FP4 or not at all.
 
     Kernels that need no FP4 instruction (KV dequantization) are not for this check.
-
-    Returns
-    -------
-    tuple[Verdict, ...]
-        One accepted verdict for each candidate.
 
     Raises
     ------
@@ -277,15 +249,14 @@ def check_fp4_buildable(
             f"FP4 needs {OLDEST_FP4_TOOLKIT} or newer. Install a newer toolkit and point "
             "CUDA_HOME at it, or let the build install one"
         )
-    verdicts = tuple(judge_fp4(architecture, version) for architecture in architectures)
-    if not verdicts:
+    rejections = {one: fp4_rejection(one, version) for one in architectures}
+    if not rejections:
         raise ArchitectureError("nothing to build: no architecture given; name e.g. 10.0a 12.0f")
-    if not all(verdict.accepted for verdict in verdicts):
-        trace = "\n".join(f"  {verdict}" for verdict in verdicts)
+    if any(rejections.values()):
+        trace = "\n".join(f"  {one}: {why or 'accepted'}" for one, why in rejections.items())
         raise ArchitectureError(
             f"FP4 cannot be built for all of these with CUDA {version}:\n{trace}"
         )
-    return verdicts
 
 
 def _toolkit_version(cuda_version: Version | str) -> Version:

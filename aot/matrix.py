@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from packaging.version import InvalidVersion, Version
 
 from aot import files, locks, presets
-from aot.architectures import OLDEST_FP4_TOOLKIT, Architecture, Capability, judge_fp4
+from aot.architectures import OLDEST_FP4_TOOLKIT, Architecture, Capability, fp4_rejection
 from aot.errors import ArchitectureError, MatrixError
 from aot.platforms import PLATFORMS
 from aot.toolchain import FROM_CUDA_HOME, FROM_PACKAGES
@@ -139,15 +139,7 @@ class WheelRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What a release consists of.
-
-    Parameters
-    ----------
-    flashinfer
-        The FlashInfer version of every wheel.
-    platforms, cuda
-        What the wheels are for and built with, in the order of the file.
-    """
+    """What a release consists of: one FlashInfer, platforms and CUDA versions as in the file."""
 
     flashinfer: str
     platforms: tuple[Platform, ...]
@@ -442,11 +434,11 @@ def _check_buildable(i: int, release: CudaRelease, platform: Platform) -> None:
     for j, target in enumerate(platform.architectures):
         if target in release.excluded_architectures or target.capability < FIRST_BLACKWELL:
             continue
-        verdict = judge_fp4(target, release.version)
-        if not verdict.accepted:
+        rejection = fp4_rejection(target, release.version)
+        if rejection is not None:
             raise MatrixError(
                 f"platforms.{platform.name}.architectures[{j}] is '{target}', and cuda[{i}] is "
-                f"CUDA {release.version}: the target {verdict.rejection}; add it to "
+                f"CUDA {release.version}: the target {rejection}; add it to "
                 f"cuda[{i}].excluded_architectures"
             )
 

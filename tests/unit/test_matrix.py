@@ -17,7 +17,7 @@ from packaging.version import Version
 from typer.testing import CliRunner, Result
 
 from aot import catalog, locks, matrix_report, presets
-from aot.architectures import Architecture, judge_fp4
+from aot.architectures import Architecture, fp4_rejection
 from aot.errors import AotError
 from aot.index.choices import GPUS
 from aot.matrix import (
@@ -139,7 +139,7 @@ def test_the_driver_of_a_cuda_version() -> None:
 
 
 def buildable(target: Architecture, version: str) -> bool:
-    return target.capability < (10, 0) or judge_fp4(target, version).accepted
+    return target.capability < (10, 0) or fp4_rejection(target, version) is None
 
 
 @st.composite
