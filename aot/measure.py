@@ -21,17 +21,7 @@ _TARGET = re.compile(r"(?:^| )-arch (?:compute_|sm_)(\w+)")
 
 @dataclass(frozen=True)
 class Process:
-    """One running program.
-
-    Parameters
-    ----------
-    name
-        The program.
-    arguments
-        Its command line.
-    peak_megabytes, megabytes
-        The most memory it has had so far, and what it has now.
-    """
+    """One running program, with the most memory that it has had so far, and what it has now."""
 
     name: str
     arguments: tuple[str, ...]

@@ -31,17 +31,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.:/_~%-]+")
 
 @dataclass(frozen=True)
 class Site:
-    """A site that was written.
-
-    Parameters
-    ----------
-    folder
-        Where.
-    base_url
-        Where it will be served; empty when that is not known.
-    indexes
-        What is in it.
-    """
+    """A site that was written; `base_url` is empty when nobody knows where it will be served."""
 
     folder: Path
     base_url: str

@@ -105,15 +105,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines that begin and end between statements.
-
-    Parameters
-    ----------
-    text
-        The lines, with their line breaks.
-    line
-        Number of the first one.
-    """
+    """Whole lines that begin and end between statements, and the number of the first one."""
 
     text: str
     line: int

@@ -47,17 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a release stands.
-
-    Parameters
-    ----------
-    outcomes
-        Of the checks that were run.
-    left_out
-        Checks that were not asked for.
-    elsewhere
-        What cannot be shown on this machine.
-    """
+    """How a release stands: checks that were run, were not asked for, and cannot be run here."""
 
     outcomes: tuple[Outcome, ...]
     left_out: tuple[Check, ...]
