@@ -144,21 +144,8 @@ def _install_torch(python: Path) -> None:
 
 
 def _install(python: Path, requirements: Path) -> None:
-    process.run(
-        [
-            python,
-            "-I",
-            "-m",
-            "pip",
-            "install",
-            "--no-compile",
-            "--no-input",
-            "--only-binary=:all:",
-            "--no-deps",
-            "--require-hashes",
-            "--requirement",
-            requirements,
-        ],
+    process.pip_install(
+        *(python, requirements, "--no-compile"),
         purpose=f"install what {requirements.name} lists",
         error=PlanError,
     )

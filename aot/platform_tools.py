@@ -182,14 +182,9 @@ def _install(final: Path, requirement: str, platform: Platform) -> Path:
         scratch = Path(name)
         listed, fresh = scratch / _MARKER, scratch / "runtime"
         listed.write_text(requirement)
-        process.run(
-            [
-                *(process.python_with_pip(scratch, error=ToolchainError), "-I", "-m", "pip"),
-                *("install", "--no-input", "--no-deps", "--require-hashes"),
-                # pip takes packages for another machine only where it need not build any.
-                *("--only-binary=:all:", *(f"--platform={tag}" for tag in platform.package_tags)),
-                *("--requirement", listed, "--target", fresh),
-            ],
+        process.pip_install(
+            *(process.python_with_pip(scratch, error=ToolchainError), listed, "--target", fresh),
+            *(f"--platform={tag}" for tag in platform.package_tags),
             purpose=f"install the CUDA runtime of {platform.machine}",
             error=ToolchainError,
         )

@@ -144,3 +144,25 @@ def python_with_pip(scratch: Path, *, error: type[AotError]) -> Path:
     except error:
         return create_venv(scratch / "pip", error=error)
     return here
+
+
+def pip_install(
+    python: Path, requirements: Path, *options: str | Path, purpose: str, error: type[AotError]
+) -> None:
+    """Install what a lock lists, with its hashes, and nothing else.
+
+    Nothing is built: pip takes packages for another machine only then.
+
+    Raises
+    ------
+    AotError
+        Of the type `error`, when pip fails.
+    """
+    run(
+        [
+            *(python, "-I", "-m", "pip", "install", "--no-input", "--only-binary=:all:"),
+            *("--no-deps", "--require-hashes", *options, "--requirement", requirements),
+        ],
+        purpose=purpose,
+        error=error,
+    )

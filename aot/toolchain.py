@@ -214,22 +214,8 @@ def install(cuda_version: Version | str, folder: Path) -> Toolkit:
         scratch = Path(name)
         python = process.python_with_pip(scratch, error=ToolchainError)
         fresh = scratch / "toolkit"
-        process.run(
-            [
-                python,
-                "-I",
-                "-m",
-                "pip",
-                "install",
-                "--no-deps",
-                "--require-hashes",
-                "--no-input",
-                "--only-binary=:all:",
-                "--requirement",
-                lock.path,
-                "--target",
-                fresh,
-            ],
+        process.pip_install(
+            *(python, lock.path, "--target", fresh),
             purpose=f"install CUDA {wanted} from {lock.path.name}",
             error=ToolchainError,
         )
