@@ -68,11 +68,18 @@ class Instruction:
 
 _WAIT: Final = "the wait for the kernel before it (griddepcontrol.wait)"
 _WAIT_MNEMONIC: Final = re.compile(r"ACQBULK")
-_GEMM_CAUSE: Final = "its kernel body was compiled out: the target has lost its suffix"
 _CONVERSION_CAUSE: Final = "a target without its suffix, whose conversions are emulated"
-_LOWERED_CAUSE: Final = "its kernel body was compiled out before it was lowered"
 _LOWERED: Final = (9,)
 _ALL: Final = (*_LOWERED, 10, 11, 12)
+
+
+def _of_the_body(what: str, mnemonic: str, *majors: int) -> Instruction:
+    """Ask what every kernel has whose body was compiled."""
+    cause = "its kernel body was compiled out: the target has lost its suffix"
+    if majors == _LOWERED:
+        cause = "its kernel body was compiled out before it was lowered"
+    return Instruction(what, re.compile(mnemonic), cause, majors)
+
 
 _GEMM_WAIT: Final = Instruction(
     _WAIT,
@@ -81,60 +88,42 @@ _GEMM_WAIT: Final = Instruction(
     majors=_ALL,
 )
 # Of float16, with sums in float32: the same name with more to it is that of another type.
-_LOWERED_PRODUCT: Final = Instruction(
-    "the FP4 product, lowered to float16 (mma.m16n8k16)",
-    re.compile(r"HMMA\.16816\.F32"),
-    _LOWERED_CAUSE,
-    majors=_LOWERED,
+_LOWERED_PRODUCT: Final = _of_the_body(
+    "the FP4 product, lowered to float16 (mma.m16n8k16)", r"HMMA\.16816\.F32", *_LOWERED
 )
 _GEMM: Final = (
     _GEMM_WAIT,
     # Blocks of 16: a bare UTCOMMA is MXFP4's product, over blocks of 32.
-    Instruction(
+    _of_the_body(
         "the block-scaled FP4 product (tcgen05.mma, kind::mxf4nvf4)",
-        re.compile(r"UTCOMMA\.(.+\.)?(4X|BLOCK16)(\..+)?"),
-        _GEMM_CAUSE,
-        majors=(10, 11),
+        r"UTCOMMA\.(.+\.)?(4X|BLOCK16)(\..+)?",
+        *(10, 11),
     ),
-    Instruction(
-        "the block-scaled FP4 product (mma, kind::mxf4nvf4)",
-        re.compile(r"OMMA\.SF\..*E2M1\.E2M1\..+"),
-        _GEMM_CAUSE,
-        majors=(12,),
+    _of_the_body(
+        "the block-scaled FP4 product (mma, kind::mxf4nvf4)", r"OMMA\.SF\..*E2M1\.E2M1\..+", 12
     ),
-    Instruction(
+    _of_the_body(
         "the conversion of block scales, lowered to float16",
-        re.compile(r"F2FP\.F16\.E4M3\.UNPACK_B"),
-        _LOWERED_CAUSE,
-        majors=_LOWERED,
+        r"F2FP\.F16\.E4M3\.UNPACK_B",
+        *_LOWERED,
     ),
     _LOWERED_PRODUCT,
 )
 _MXFP8_MXFP4: Final = (
     _GEMM_WAIT,
-    Instruction(
-        "the FP8 by FP4 product (tcgen05.mma, kind::mxf8f6f4)",
-        re.compile(r"UTCQMMA(\..+)?"),
-        _GEMM_CAUSE,
-        majors=(10, 11),
+    _of_the_body("the FP8 by FP4 product (tcgen05.mma, kind::mxf8f6f4)", r"UTCQMMA(\..+)?", 10, 11),
+    _of_the_body(
+        "the copy of block scales to tensor memory (tcgen05.cp)", r"UTCCP\.T\.S\..+", 10, 11
     ),
-    Instruction(
-        "the copy of block scales to tensor memory (tcgen05.cp)",
-        re.compile(r"UTCCP\.T\.S\..+"),
-        _GEMM_CAUSE,
-        majors=(10, 11),
-    ),
-    Instruction(
+    _of_the_body(
         "the block-scaled FP8 by FP4 product (mma, kind::mxf8f6f4)",
-        re.compile(r"QMMA\.SF\..*(E[45]M[32]\.E2M1|E2M1\.E[45]M[32])\.E8"),
-        _GEMM_CAUSE,
-        majors=(12,),
+        r"QMMA\.SF\..*(E[45]M[32]\.E2M1|E2M1\.E[45]M[32])\.E8",
+        12,
     ),
-    Instruction(
+    _of_the_body(
         "the conversion of FP8 elements, lowered to float16",
-        re.compile(r"F2FP\.F16\.E[45]M[32]\.UNPACK_B"),
-        _LOWERED_CAUSE,
-        majors=_LOWERED,
+        r"F2FP\.F16\.E[45]M[32]\.UNPACK_B",
+        *_LOWERED,
     ),
     _LOWERED_PRODUCT,
 )
