@@ -163,7 +163,7 @@ def _group(name: str, targets: Sequence[str]) -> str:
 
 def _wheel_targets(row: WheelRow, bases: Bases) -> tuple[str, ...]:
     """Three ways to a wheel: at once, one share of its objects, and all shares linked."""
-    base = bases.build_base(row.platform)
+    base = bases.listed("build", row.platform)
     arguments: dict[str, Any] = {
         "BASE": base.reference,
         "PYTHON": base.python,
@@ -177,7 +177,7 @@ def _wheel_targets(row: WheelRow, bases: Bases) -> tuple[str, ...]:
         "PIP_EXTRA_INDEX_URL": Expression("PIP_EXTRA_INDEX_URL"),
     }
     if row.toolkit == FROM_CUDA_HOME:
-        cuda = bases.cuda_base(row.cuda)
+        cuda = bases.listed("cuda", row.cuda)
         arguments |= {"CUDA_BASE": cuda.reference, "CUDA_HOME": f"/cuda{cuda.home}"}
     wheel = {
         "context": ".",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -105,35 +105,22 @@ class Bases:
         """List all of them, in the order of the file."""
         return (*self.build.values(), *self.cuda.values(), self.serve)
 
-    def build_base(self, platform: str) -> BaseImage:
-        """Return what wheels for a platform are built in.
+    def listed(self, table: Literal["build", "cuda"], key: str) -> BaseImage:
+        """Return what wheels for a platform are built in, or what a version of CUDA comes from.
 
         Raises
         ------
         BaseImageError
             When none is listed.
         """
-        return _listed(self.build, "build", platform)
-
-    def cuda_base(self, version: str) -> BaseImage:
-        """Return where a CUDA toolkit without packages comes from.
-
-        Raises
-        ------
-        BaseImageError
-            When none is listed.
-        """
-        return _listed(self.cuda, "cuda", version)
-
-
-def _listed(images: Mapping[str, BaseImage], table: str, key: str) -> BaseImage:
-    if key not in images:
-        there = ", ".join(images) or "nothing"
-        raise BaseImageError(
-            f"docker/bases.toml has [{table}] for {there} and not for {key!r}, which the matrix "
-            f"has; add [{table}.{key!r}]"
-        )
-    return images[key]
+        images: Mapping[str, BaseImage] = getattr(self, table)
+        if key not in images:
+            there = ", ".join(images) or "nothing"
+            raise BaseImageError(
+                f"docker/bases.toml has [{table}] for {there} and not for {key!r}, which the "
+                f"matrix has; add [{table}.{key!r}]"
+            )
+        return images[key]
 
 
 def read_bases(path: Path = BASES) -> Bases:
