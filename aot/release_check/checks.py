@@ -13,17 +13,7 @@ TAG: Final = "{tag}"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a release needs.
-
-    Parameters
-    ----------
-    name
-        What it is called in the list and on the command line.
-    shows
-        What is true when it passes.
-    command
-        The program and its arguments; run in the checkout.
-    """
+    """One thing that a release needs: its name, what it shows, and what is run in the checkout."""
 
     name: str
     shows: str
