@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from bad_inputs.arguments import Accepted, BadInput
+from bad_inputs.calls import Accepted, BadInput
 from bad_inputs.dequantize import HOST
 
 _FAMILIES = [
     importlib.import_module(f"bad_inputs.{module.name}")
     for module in pkgutil.iter_modules(__path__)
-    if module.name != "arguments"
+    if module.name not in {"arguments", "calls"}
 ]
 ACCEPTED: tuple[Accepted, ...] = tuple(row for family in _FAMILIES for row in family.ACCEPTED)
 # For any device; the host function's are separate because it has no other device.

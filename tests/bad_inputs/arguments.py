@@ -1,38 +1,13 @@
-"""What the tables are made of: a refused call, and ways to build its arguments."""
+"""Ways to make the arguments of the calls on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Accepted = tuple[str, Callable[[str], Arguments]]
-"""An operator, with `.out` for that overload, and what makes arguments for a device."""
-
-
-@dataclass(frozen=True)
-class BadInput:
-    """One refused call.
-
-    Attributes
-    ----------
-    case
-        Name of the test.
-    operator
-        Operator, with `.out` for that overload.
-    build
-        Makes the arguments for a device.
-    fragments
-        Regular expressions that the error text must contain, beside the operator's name.
-    """
-
-    case: str
-    operator: str
-    build: Callable[[str], Arguments]
-    fragments: tuple[str, ...]
+HALF = torch.float16
 
 
 def other_device(device: str) -> str:
@@ -40,8 +15,9 @@ def other_device(device: str) -> str:
     return "cpu" if device.startswith("cuda") else "meta"
 
 
-def scale(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.ones(shape or (1,), dtype=dtype, device=device)
+def scale(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[str], torch.Tensor]:
+    """Make a tensor of ones, of one element without a shape."""
+    return lambda device: torch.ones(shape or (1,), dtype=dtype, device=device)
 
 
 def empty(
@@ -50,21 +26,6 @@ def empty(
     """Make a tensor; with `stretch`, its first dimension repeats one row that many times."""
     tensor = torch.zeros(shape, dtype=dtype, device=device)
     return tensor if stretch == 1 else tensor.expand(stretch, *shape[1:])
-
-
-def call(*positional: Any, **keywords: Any) -> Callable[[str], Arguments]:
-    """Build a call from values and functions of the device."""
-
-    def build(device: str) -> Arguments:
-        def resolve(value: Any) -> Any:
-            return value(device) if callable(value) else value
-
-        return (
-            tuple(resolve(value) for value in positional),
-            {name: resolve(value) for name, value in keywords.items()},
-        )
-
-    return build
 
 
 def uint8(*shape: int, **options: Any) -> Callable[[str], torch.Tensor]:
@@ -82,9 +43,6 @@ def every_other(*shape: int) -> Callable[[str], torch.Tensor]:
 
 def elsewhere(make: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
     return lambda device: make(other_device(device))
-
-
-HALF = torch.float16
 
 
 def column_major(*shape: int, **options: Any) -> Callable[[str], torch.Tensor]:

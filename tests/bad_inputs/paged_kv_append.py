@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from bad_inputs.arguments import HALF, Arguments, BadInput, call, elsewhere, empty, uint8
+from bad_inputs.arguments import HALF, elsewhere, empty, uint8
+from bad_inputs.calls import BadInput, call
 
 APPEND = "nvfp4_quantize_append_paged_kv_cache"
 INT32, E4M3 = torch.int32, torch.float8_e4m3fn
 
-
-def append(**changes: Any) -> Callable[[str], Arguments]:
-    """Build a valid call, 3 rows of 2 heads of 64 into 5 pages of 4 tokens, with changes."""
-    rows, cache = uint8(3, 2, 64, dtype=HALF), uint8(5, 4, 2, 32)
-    scales, numbers = uint8(5, 4, 2, 4, dtype=E4M3), uint8(3, dtype=INT32)
-    arguments = {
-        **{"append_key": rows, "append_value": rows},
-        **{"batch_indices": numbers, "positions": numbers},
-        **{"paged_k_cache": cache, "paged_v_cache": cache},
-        **{"k_scale_cache": scales, "v_scale_cache": scales},
-        **{"kv_indices": uint8(5, dtype=INT32), "kv_indptr": numbers},
-        **{"kv_last_page_len": uint8(2, dtype=INT32)},
-        **{"k_scale": 0.5, "v_scale": 2.0, "kv_layout": 0},
-    }
-    return call(**{**arguments, **changes})
+append = partial(
+    call,
+    **dict.fromkeys(("append_key", "append_value"), uint8(3, 2, 64, dtype=HALF)),
+    **dict.fromkeys(("batch_indices", "positions", "kv_indptr"), uint8(3, dtype=INT32)),
+    **dict.fromkeys(("paged_k_cache", "paged_v_cache"), uint8(5, 4, 2, 32)),
+    **dict.fromkeys(("k_scale_cache", "v_scale_cache"), uint8(5, 4, 2, 4, dtype=E4M3)),
+    **{"kv_indices": uint8(5, dtype=INT32), "kv_last_page_len": uint8(2, dtype=INT32)},
+    **{"k_scale": 0.5, "v_scale": 2.0, "kv_layout": 0},
+)
+"""Builds a valid call, 3 rows of 2 heads of 64 into 5 pages of 4 tokens, with changes."""
 
 
 def bad(case: str, fragments: tuple[str, ...], **changes: Any) -> BadInput:
