@@ -11,6 +11,7 @@ import pytest
 import torch
 from gpusuite import draw, factors, memory
 from gpusuite.compare import as_tuple, assert_equal, out_form, packet_of
+from gpusuite.concurrency import check_one_graph
 from gpusuite.models import Stack
 from gpusuite.wheel import ON_EVERY_DEVICE, OPERATORS
 
@@ -223,18 +224,4 @@ class TestModels:
             values, scales = fp4aot.fp4_quantize(x, scale)
             return fp4aot.mm_fp4(values, weight.t(), scales, weight_scale, alpha)
 
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for index in range(runs):
-                outputs[index].copy_(run(inputs[index]))
-        inputs.copy_(inputs.flip(0))
-        outputs.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        wrong = 0
-        for index in range(runs):
-            expected = run(inputs[index])
-            torch.cuda.synchronize()
-            wrong += not torch.equal(outputs[index], expected)
-        details.compared("results of a replay, eager", runs, wrong)
-        assert wrong == 0, f"{wrong} of {runs} runs differ"
+        check_one_graph(details, inputs, outputs, run)

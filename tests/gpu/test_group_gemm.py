@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 from gpusuite import draw, grouped, memory, records
 from gpusuite.compare import assert_equal
+from gpusuite.concurrency import after_running_work, check_threads
 from gpusuite.draw import BF16, FP16
 from gpusuite.grouped import MXFP4, NVFP4, OPERATORS
 
@@ -189,9 +188,6 @@ def test_strided_and_misaligned_factors(details, operator):
             assert_equal(details, "products of groups, contiguous", result, expected)
 
 
-LONG = 200_000_000  # cycles, some 0.1 s
-
-
 @EVERY_OPERATOR
 def test_the_launch_is_on_the_current_stream_and_waits_for_nothing(details, operator):
     call = grouped.draw(operator, (20, 0, 132), 136, 512)
@@ -199,20 +195,8 @@ def test_the_launch_is_on_the_current_stream_and_waits_for_nothing(details, oper
     expected = fresh.run().clone()
     pinned = fresh.to("cpu").mapped(torch.Tensor.pin_memory)
     call.run()
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(LONG)
-            for target, source in zip(call.all_tensors(), pinned.all_tensors(), strict=True):
-                target.copy_(source, non_blocking=True)
-            result = call.run()
-            running = not stream.query()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert running, "the call waited for the device"
-    stream.synchronize()
+    copies = zip(call.all_tensors(), pinned.all_tensors(), strict=True)
+    result = after_running_work(copies, call.run)
     assert_equal(details, "bytes, the default stream", result, expected)
 
 
@@ -241,27 +225,9 @@ def test_replay_equals_eager_on_new_segments_after_churn(details, operator):
 
 @EVERY_OPERATOR
 def test_two_threads(details, operator):
-    calls = [grouped.draw(operator, rows, 136, 512) for rows in ((20, 0, 132), (300, 4, 4, 4))]
-    expected = [call.run() for call in calls]
-    torch.cuda.synchronize()
-    wrong = []
-
-    def run(index):
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(50):
-                    if not torch.equal(calls[index].run(), expected[index]):
-                        wrong.append(index)
-        except Exception as error:
-            wrong.append(repr(error))
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    details.compared("results of a thread, of one thread", 100, len(wrong))
-    assert not wrong, wrong[:5]
+    segments = {"three": (20, 0, 132), "four": (300, 4, 4, 4)}
+    calls = {name: grouped.draw(operator, rows, 136, 512).run for name, rows in segments.items()}
+    check_threads(details, calls, runs=50)
 
 
 @EVERY_OPERATOR

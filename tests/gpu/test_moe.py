@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import pytest
 import torch
 from gpusuite import draw, memory, mixture, records
 from gpusuite.compare import assert_equal
+from gpusuite.concurrency import after_running_work, check_one_graph, check_threads
 from gpusuite.draw import BF16, FP16
 from gpusuite.gpu_arithmetic import gpu_arithmetic
 from gpusuite.mixture import INPUTS, INSIDE, LINEAR, ROUTINGS, SWIZZLED, Mixture, Model
@@ -416,9 +417,6 @@ class TestBuffers:
             assert same
 
 
-LONG = 200_000_000  # cycles, some 0.1 s
-
-
 class TestStreams:
     @pytest.mark.parametrize("form", ["functional", "out"])
     def test_the_launch_is_on_the_current_stream_and_waits_for_nothing(self, details, form):
@@ -435,20 +433,8 @@ class TestStreams:
 
         expected = run(fresh).clone()
         run(call)
-        torch.cuda.synchronize()
-        stream = torch.cuda.Stream()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(LONG)
-                for target, source in zip(call.all_tensors(), pinned.all_tensors(), strict=True):
-                    target.copy_(source, non_blocking=True)
-                result = run(call)
-                running = not stream.query()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert running, "the call waited for the device"
-        stream.synchronize()
+        copies = zip(call.all_tensors(), pinned.all_tensors(), strict=True)
+        result = after_running_work(copies, lambda: run(call))
         assert_equal(details, "bytes, the default stream", result, expected)
 
     def test_threads_with_streams_of_their_own(self, details):
@@ -459,29 +445,8 @@ class TestStreams:
             "quantized": mixture.draw(64, source=SWIZZLED),
             "tactic": mixture.draw(64).changed(gemm1_tactic=1, gemm2_tactic=1),
         }
-        expected = {name: call.run(use_fused_finalize=False) for name, call in calls.items()}
-        torch.cuda.synchronize()
-        wrong, runs = [], 60
-        start = threading.Barrier(len(calls))
-
-        def run(name):
-            try:
-                start.wait()
-                with torch.cuda.stream(torch.cuda.Stream()):
-                    for _ in range(runs):
-                        result = calls[name].run(use_fused_finalize=False)
-                        if not torch.equal(result, expected[name]):
-                            wrong.append(name)
-            except Exception as error:
-                wrong.append(f"{name}: {error!r}")
-
-        threads = [threading.Thread(target=run, args=(name,)) for name in calls]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        details.compared("results of a thread, of one thread", runs * len(calls), len(wrong))
-        assert not wrong, wrong[:5]
+        runs = {name: partial(call.run, use_fused_finalize=False) for name, call in calls.items()}
+        check_threads(details, runs, runs=60)
 
 
 class TestGraphs:
@@ -521,22 +486,11 @@ class TestGraphs:
         call = mixture.draw(16)
         inputs = torch.stack([mixture.draw(16, seed=seed).input for seed in range(runs)])
         outputs = torch.full((runs, 16, call.hidden_size), float("nan"), dtype=BF16, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for index in range(runs):
-                each = call.changed(input=inputs[index])
-                outputs[index].copy_(each.run(use_fused_finalize=False))
-        inputs.copy_(inputs.flip(0))
-        outputs.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        wrong = 0
-        for index in range(runs):
-            expected = call.changed(input=inputs[index]).run(use_fused_finalize=False)
-            torch.cuda.synchronize()
-            wrong += not torch.equal(outputs[index], expected)
-        details.compared("results of a replay, eager", runs, wrong)
-        assert wrong == 0, f"{wrong} of {runs} runs differ"
+
+        def run(x):
+            return call.changed(input=x).run(use_fused_finalize=False)
+
+        check_one_graph(details, inputs, outputs, run)
 
 
 class Layer(torch.nn.Module):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import pytest
 import torch
 from gpusuite import draw, factors
 from gpusuite.compare import as_tuple, assert_equal, out_form, packet_of
+from gpusuite.concurrency import LONG, after_running_work, check_threads
 from gpusuite.memory import poisoned_like, raw
 from gpusuite.wheel import ON_EVERY_DEVICE, OPERATORS, covers, not_applicable
 
 import fp4aot
 
-LONG = 200_000_000  # cycles, some 0.1 s
 EVERY_OPERATOR = pytest.mark.parametrize("operator", OPERATORS + ON_EVERY_DEVICE)
-
-
-def equal(left, right) -> bool:
-    pairs = zip(as_tuple(left), as_tuple(right), strict=True)
-    return all(torch.equal(raw(a), raw(b)) for a, b in pairs)
 
 
 def flat(tensor):
@@ -34,7 +29,11 @@ def test_the_launch_is_on_torchs_current_stream_and_waits_for_nothing(details, o
     """Work that is still running on a side stream is seen; the call returns before it is done."""
     packet = packet_of(operator)
     arguments, fresh = draw.arguments(operator), draw.calls(operator, 1)[0].arguments
-    pinned = [flat(a).pin_memory() if isinstance(a, torch.Tensor) else a for a in fresh]
+    copies = [
+        (flat(target), flat(source).pin_memory())
+        for target, source in zip(arguments, fresh, strict=True)
+        if isinstance(target, torch.Tensor)
+    ]
 
     def run(arguments):
         if form == "functional":
@@ -48,21 +47,7 @@ def test_the_launch_is_on_torchs_current_stream_and_waits_for_nothing(details, o
     buffers = {name: poisoned_like(r) for name, r in zip(names, results, strict=True)}
     expected = tuple(result.clone() for result in run(draw.moved(fresh)))
     run(arguments)
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(LONG)
-            for target, source in zip(arguments, pinned, strict=True):
-                if isinstance(target, torch.Tensor):
-                    flat(target).copy_(source, non_blocking=True)
-            results = run(arguments)
-            running = not stream.query()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert running, "the call waited for the device"
-    stream.synchronize()
+    results = after_running_work(copies, lambda: run(arguments))
     assert_equal(details, "bytes, the default stream", results, expected)
 
 
@@ -79,57 +64,15 @@ def test_threads_with_different_operators_have_their_own_streams(details):
         "dequantize": lambda: torch.ops.fp4aot.nvfp4_kv_dequantize(*cache),
         "MXFP4": lambda: fp4aot.mxfp4_quantize(x),
     }
-    expected = {name: call() for name, call in work.items()}
-    torch.cuda.synchronize()
-    wrong, runs = [], 200
-    start = threading.Barrier(len(work))
-
-    def run(name):
-        try:
-            stream = torch.cuda.Stream()
-            start.wait()
-            with torch.cuda.stream(stream):
-                for _ in range(runs):
-                    result = work[name]()
-                    if not equal(result, expected[name]):
-                        wrong.append(name)
-        except Exception as error:
-            wrong.append(f"{name}: {error!r}")
-
-    threads = [threading.Thread(target=run, args=(name,)) for name in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    details.compared("results of a thread, of one thread", runs * len(work), len(wrong))
-    assert not wrong, wrong[:5]
+    check_threads(details, work, runs=200)
 
 
 @pytest.mark.subject("two threads")
 @pytest.mark.needs
 @EVERY_OPERATOR
 def test_the_operator_in_four_threads(details, operator):
-    packet, arguments = packet_of(operator), draw.arguments(operator)
-    expected = packet.default(*arguments)
-    torch.cuda.synchronize()
-    wrong = []
-
-    def run():
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(50):
-                    if not equal(packet.default(*arguments), expected):
-                        wrong.append(threading.get_ident())
-        except Exception as error:
-            wrong.append(repr(error))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    details.compared("results of a thread, of one thread", 200, len(wrong))
-    assert not wrong, wrong[:5]
+    call = partial(packet_of(operator).default, *draw.arguments(operator))
+    check_threads(details, {f"thread {index}": call for index in range(4)}, runs=50)
 
 
 @pytest.mark.subject("instruments")

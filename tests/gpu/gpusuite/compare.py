@@ -66,6 +66,16 @@ def assert_equal(details: Details, against: str, got: Any, expected: Any) -> Non
         assert differing == 0, f"{against}: {differing} of {right.numel()} differ"
 
 
+def check_empty(operator: str, *shapes: tuple[int, ...]) -> None:
+    """Hold a quantizer against its CPU kernel where the input has no values."""
+    for shape in shapes:
+        arguments = (torch.empty(shape, dtype=torch.bfloat16), torch.ones(1))
+        got = packet_of(operator)(*(argument.cuda() for argument in arguments))
+        for left, right in zip(got, packet_of(operator)(*arguments), strict=True):
+            assert left.shape == right.shape
+            assert torch.equal(left.cpu(), right)
+
+
 def check_quantizer(
     details: Details,
     operator: str,

@@ -30,25 +30,11 @@ _BLOCK = 1024
 if triton is not None:
 
     @triton.jit
-    def _reciprocal(source, target, count, BLOCK: tl.constexpr):
+    def _approximation(source, target, count, ASM: tl.constexpr, BLOCK: tl.constexpr):
         offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = offsets < count
         result = tl.inline_asm_elementwise(
-            asm="rcp.approx.ftz.f32 $0, $1;",
-            constraints="=f,f",
-            args=[tl.load(source + offsets, mask=inside)],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=1,
-        )
-        tl.store(target + offsets, result, mask=inside)
-
-    @triton.jit
-    def _exponential(source, target, count, BLOCK: tl.constexpr):
-        offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = offsets < count
-        result = tl.inline_asm_elementwise(
-            asm="ex2.approx.ftz.f32 $0, $1;",
+            asm=ASM,
             constraints="=f,f",
             args=[tl.load(source + offsets, mask=inside)],
             dtype=tl.float32,
@@ -72,25 +58,26 @@ if triton is not None:
         tl.store(target + offsets, result, mask=inside)
 
 
-def _apply(kernel, *sources: torch.Tensor) -> torch.Tensor:
+def _apply(kernel, *sources: torch.Tensor, **constants: str) -> torch.Tensor:
     if triton is None:
         did_not_run("Triton is not installed, through which the GPU's rcp.approx is called")
     sources = tuple(source.contiguous() for source in sources)
     target = torch.empty_like(sources[0])
     count = target.numel()
     if count:
-        kernel[(triton.cdiv(count, _BLOCK),)](*sources, target, count, BLOCK=_BLOCK)
+        kernel[(triton.cdiv(count, _BLOCK),)](*sources, target, count, BLOCK=_BLOCK, **constants)
     return target
 
 
 def reciprocal(values: torch.Tensor) -> torch.Tensor:
     """Return the GPU's approximate reciprocal, float32, subnormals flushed."""
-    return _apply(_reciprocal, values)
+    return _apply(_approximation, values, ASM="rcp.approx.ftz.f32 $0, $1;")
 
 
 def _silu_and_mul(a: torch.Tensor) -> torch.Tensor:
     gate, up = (scales.flush_subnormals(half) for half in a.to(torch.float32).chunk(2, dim=-1))
-    exponential = _apply(_exponential, scales.multiply(-gate, LOG2_OF_E))
+    exponent = scales.multiply(-gate, LOG2_OF_E)
+    exponential = _apply(_approximation, exponent, ASM="ex2.approx.ftz.f32 $0, $1;")
     silu = _apply(_quotient, gate, 1.0 + exponential)
     return scales.multiply(silu, up).to(a.dtype)
 

@@ -82,30 +82,15 @@ class Mixture:
             return self.tensors[name]
         raise AttributeError(name)
 
-    @property
-    def tokens(self) -> int:
-        return self.token_selected_experts.shape[0]
-
-    @property
-    def top_k(self) -> int:
-        return self.token_selected_experts.shape[1]
-
-    @property
-    def experts(self) -> int:
-        return self.fc1_expert_weights.shape[0]
-
-    @property
-    def hidden_size(self) -> int:
-        return self.fc2_expert_weights.shape[1]
+    tokens = property(lambda self: self.token_selected_experts.shape[0])
+    top_k = property(lambda self: self.token_selected_experts.shape[1])
+    experts = property(lambda self: self.fc1_expert_weights.shape[0])
+    hidden_size = property(lambda self: self.fc2_expert_weights.shape[1])
 
     @property
     def inter_size(self) -> int:
-        return self.fc2_weight_columns * 2
-
-    @property
-    def fc2_weight_columns(self) -> int:
         weights = self.fc2_expert_weights
-        return weights.shape[2] * weights.element_size()
+        return weights.shape[2] * weights.element_size() * 2
 
     @property
     def activation(self) -> ActivationType:
