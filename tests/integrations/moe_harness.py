@@ -28,9 +28,7 @@ import argparse
 import contextlib
 import json
 import logging
-import os
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +47,9 @@ from integrations.sglang_harness import (  # noqa: E402
     capability,
     describe,
     import_flashinfer,
+    make_parser,
     since_start,
+    temporary_files,
 )
 from integrations.start import Watch  # noqa: E402
 
@@ -155,22 +155,8 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("folder", type=Path, help="the unpacked wheel")
-    parser.add_argument("version")
-    parser.add_argument("side", choices=SIDES)
-    parser.add_argument("--needs", type=Path, help="a folder with msgspec, where it is missing")
-    parser.add_argument("--bundle", type=Path, help="FlashInfer as flashinfer_beside made it")
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    if arguments.needs:
-        sys.path.append(str(arguments.needs))
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["SGLANG_CACHE_DIR"] = cache
-        if not arguments.bundle:
-            os.environ["FLASHINFER_WORKSPACE_BASE"] = cache
-            os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "12.0f"
-            os.environ["CUDA_HOME"] = str(Path(cache) / "no-toolkit")
+    arguments = make_parser(__doc__, SIDES).parse_args()
+    with temporary_files(arguments):
         print(json.dumps(run(arguments)))
     return 0
 

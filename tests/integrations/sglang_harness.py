@@ -42,7 +42,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,16 +122,21 @@ class Result:
     not_listed: list[str] = field(default_factory=list)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+def make_parser(description: str, sides: tuple[str, ...]) -> argparse.ArgumentParser:
+    """Make what reads the arguments that a harness of SGLang has."""
+    parser = argparse.ArgumentParser(description=description.split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path, help="the unpacked wheel")
     parser.add_argument("version")
-    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("side", choices=sides)
     parser.add_argument("--needs", type=Path, help="a folder with msgspec, where it is missing")
     parser.add_argument("--bundle", type=Path, help="FlashInfer as flashinfer_beside made it")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--graphs", choices=("compile", "breakable"), default="compile")
-    arguments = parser.parse_args()
+    return parser
+
+
+@contextmanager
+def temporary_files(arguments: argparse.Namespace) -> Iterator[None]:
+    """Let what SGLang and FlashInfer write go to a temporary folder; nothing can be compiled."""
     if arguments.needs:
         sys.path.append(str(arguments.needs))
     # SGLang writes the graphs that it compiles.
@@ -140,6 +146,14 @@ def main() -> int:
             os.environ["FLASHINFER_WORKSPACE_BASE"] = cache
             os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "12.0f"
             os.environ["CUDA_HOME"] = str(Path(cache) / "no-toolkit")
+        yield
+
+
+def main() -> int:
+    parser = make_parser(__doc__, SIDES)
+    parser.add_argument("--graphs", choices=("compile", "breakable"), default="compile")
+    arguments = parser.parse_args()
+    with temporary_files(arguments):
         result = run(arguments)
     print(json.dumps(dataclasses.asdict(result)))
     return 0

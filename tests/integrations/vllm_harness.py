@@ -42,7 +42,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from integrations import moe_harness  # noqa: E402
 from integrations.placeholders import Placeholders  # noqa: E402
-from integrations.sglang_harness import capability, describe  # noqa: E402
+from integrations.sglang_harness import _Log, capability, describe  # noqa: E402
 
 SIDES = ("stock", "plugin")
 _LAYERS = "vllm.model_executor.layers"
@@ -217,15 +217,6 @@ def run_experts(experts: moe_harness.Experts, selected: torch.Tensor) -> torch.T
         apply_router_weight_on_input=False,
     )
     return output
-
-
-class _Log(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__()
-        self.lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 if __name__ == "__main__":
