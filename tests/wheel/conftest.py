@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from flashinfer_programs import Programs
+from flashinfer_programs import Programs, output_of
 
 import fp4aot
 
@@ -48,16 +47,8 @@ def python():
     """Run a program in a fresh interpreter and return what it printed."""
 
     def run(program: str, *arguments: str, check: bool = True, **environ: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            env=os.environ | environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        command = [sys.executable, "-c", program, *arguments]
+        return output_of(command, os.environ | environ, check)
 
     return run
 

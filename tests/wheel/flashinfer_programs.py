@@ -66,6 +66,14 @@ def is_flashinfers(function, *arguments, **keywords):
 """
 
 
+def output_of(command: list[str | Path], environ: dict[str, str], check: bool) -> str:
+    """Run a command; return what it printed."""
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 class Programs:
     """Runs programs where FlashInfer and the installed wheel are.
 
@@ -98,15 +106,6 @@ class Programs:
     ) -> str:
         """Run a program after `PREAMBLE`; return what it printed."""
         folders = os.pathsep.join(map(str, (*path, self._site)))
-        done = subprocess.run(
-            [self._python, "-c", PREAMBLE + program],
-            env=self._inherited
-            | {"PYTHONPATH": folders, "FLASHINFER_WORKSPACE_BASE": str(self._workspace)}
-            | environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        own = {"PYTHONPATH": folders, "FLASHINFER_WORKSPACE_BASE": str(self._workspace)}
+        command = [self._python, "-c", PREAMBLE + program]
+        return output_of(command, self._inherited | own | environ, check)
