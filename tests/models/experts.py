@@ -13,12 +13,7 @@ def masked_experts(
     token_final_scales: torch.Tensor,
     fc1_expert_weights: torch.Tensor,
     fc2_expert_weights: torch.Tensor,
-    fc1_act_global: torch.Tensor,
-    fc1_weight_block_sf: torch.Tensor,
-    fc1_global: torch.Tensor,
-    fc2_act_global: torch.Tensor,
-    fc2_weight_block_sf: torch.Tensor,
-    fc2_global: torch.Tensor,
+    *quant_scales: torch.Tensor,
 ) -> torch.Tensor:
     """Run every expert on every token, and add up what the router asked for.
 
@@ -43,6 +38,8 @@ def masked_experts(
     fc1_global, fc2_global
         What each expert's product is multiplied with, float32 `[E]`.
     """
+    fc1_act_global, fc1_weight_block_sf, fc1_global = quant_scales[:3]
+    fc2_act_global, fc2_weight_block_sf, fc2_global = quant_scales[3:]
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(fc1_expert_weights.shape[0]):
         up_gate = fp4_linear(
