@@ -25,7 +25,6 @@ from aot.compile.admission import (
 from aot.compile.job import Job
 from aot.errors import BuildError
 
-COSTS = st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 600)), min_size=1, max_size=20)
 WORKERS = st.integers(1, 8)
 
 
@@ -34,6 +33,10 @@ def jobs_of(costs: list[tuple[int, int]]) -> list[Job]:
         make_job(f"m/{number}", megabytes=megabytes, seconds=float(seconds))
         for number, (megabytes, seconds) in enumerate(costs)
     ]
+
+
+COSTS = st.tuples(st.integers(1, 9000), st.integers(1, 600))
+JOBS = st.lists(COSTS, min_size=1, max_size=20).map(jobs_of)
 
 
 def play(
@@ -60,11 +63,10 @@ def play(
 
 # Memory is chosen around what some of them take together: elsewhere there is nothing to decide.
 @settings(max_examples=300)
-@given(COSTS, WORKERS, st.integers(0, 20_000))
+@given(JOBS, WORKERS, st.integers(0, 20_000))
 def test_what_runs_together_stays_within_memory_and_workers(
-    costs: list[tuple[int, int]], workers: int, extra: int
+    jobs: list[Job], workers: int, extra: int
 ) -> None:
-    jobs = jobs_of(costs)
     within = limits(workers, max(one.megabytes for one in jobs) + extra)
 
     def look(running: list[Job], waiting: list[Job]) -> None:
@@ -76,11 +78,8 @@ def test_what_runs_together_stays_within_memory_and_workers(
     assert sorted(one.name for one in started) == sorted(one.name for one in jobs)
 
 
-@given(COSTS, WORKERS, st.integers(0, 20_000))
-def test_no_worker_is_idle_while_something_fits(
-    costs: list[tuple[int, int]], workers: int, extra: int
-) -> None:
-    jobs = jobs_of(costs)
+@given(JOBS, WORKERS, st.integers(0, 20_000))
+def test_no_worker_is_idle_while_something_fits(jobs: list[Job], workers: int, extra: int) -> None:
     within = limits(workers, max(one.megabytes for one in jobs) + extra)
     waiting = list(in_order(jobs))
     running: list[Job] = []
@@ -94,9 +93,8 @@ def test_no_worker_is_idle_while_something_fits(
     assert len(running) == workers or all(one.megabytes > left for one in waiting)
 
 
-@given(COSTS, WORKERS)
-def test_ample_memory_uses_every_worker(costs: list[tuple[int, int]], workers: int) -> None:
-    jobs = jobs_of(costs)
+@given(JOBS, WORKERS)
+def test_ample_memory_uses_every_worker(jobs: list[Job], workers: int) -> None:
     most: list[int] = []
     play(jobs, limits(workers, 9000 * workers), lambda running, _: most.append(len(running)))
     assert max(most) == min(workers, len(jobs))
@@ -130,11 +128,10 @@ def test_a_small_one_goes_ahead_of_a_large_one_that_does_not_fit() -> None:
 # What does not fit
 
 
-@given(COSTS, WORKERS, st.integers(-9000, 9000))
+@given(JOBS, WORKERS, st.integers(-9000, 9000))
 def test_only_what_does_not_fit_even_alone_is_refused(
-    costs: list[tuple[int, int]], workers: int, extra: int
+    jobs: list[Job], workers: int, extra: int
 ) -> None:
-    jobs = jobs_of(costs)
     largest = max(jobs, key=lambda one: one.megabytes)
     within = limits(workers, largest.megabytes + extra)
     if extra >= 0:
@@ -159,11 +156,10 @@ def test_what_does_not_fit_is_named_with_both_figures() -> None:
 
 
 @settings(max_examples=300)
-@given(COSTS, WORKERS, st.integers(0, 20_000))
+@given(JOBS, WORKERS, st.integers(0, 20_000))
 def test_the_estimate_is_what_playing_it_through_takes(
-    costs: list[tuple[int, int]], workers: int, extra: int
+    jobs: list[Job], workers: int, extra: int
 ) -> None:
-    jobs = jobs_of(costs)
     within = limits(workers, max(one.megabytes for one in jobs) + extra)
     estimate = seconds_together(jobs, within)
     total = sum(one.seconds for one in jobs)
@@ -173,9 +169,8 @@ def test_the_estimate_is_what_playing_it_through_takes(
     assert seconds_together(jobs[::-1], within) == estimate
 
 
-@given(COSTS)
-def test_one_worker_takes_the_sum(costs: list[tuple[int, int]]) -> None:
-    jobs = jobs_of(costs)
+@given(JOBS)
+def test_one_worker_takes_the_sum(jobs: list[Job]) -> None:
     assert seconds_together(jobs, limits(1, 9000)) == sum(one.seconds for one in jobs)
 
 
