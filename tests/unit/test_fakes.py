@@ -10,6 +10,7 @@ from bad_inputs import ACCEPTED, EVERY_DEVICE, HOST
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_namespace import form, operators, schemas
+from test_reference_quantize import LAYOUTS, MXFP4, NVFP4
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -20,13 +21,6 @@ from fp4aot.operators.quantize import fp4_quantize
 from fp4aot.operators.structured import OPERATORS
 
 NAMESPACE = "fp4aot_test_fakes"
-LAYOUTS = {
-    SfLayout.layout_128x4: {},
-    SfLayout.layout_8x4: {"is_sf_8x4_layout": True},
-    SfLayout.layout_linear: {"is_sf_swizzled_layout": False},
-}
-NVFP4 = {"sf_vec_size": 16, "sf_use_ue8m0": False}
-MXFP4 = {"sf_vec_size": 32, "sf_use_ue8m0": True}
 ROWS = (2, 3, 4, 7, 16, 33, 64, 129, 1000, 4096)
 
 

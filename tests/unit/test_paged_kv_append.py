@@ -6,17 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import test_reference_quantize as scalar
 import torch
 from test_reference_e2m1 import nearest_code
-from test_reference_quantize import (
-    decode_e4m3,
-    ftz,
-    hostile_matrix,
-    invert,
-    largest,
-    multiply,
-    unpacked,
-)
 from test_reference_scales import e4m3_code
 
 from fp4aot import kv_cache
@@ -31,14 +23,16 @@ BATCH_INDICES, POSITIONS = [2, 0, 0, 1, 2, 2], [5, 6, 3, 0, 0, 4]
 
 def quantize_block(block: list[float], scale: float) -> tuple[list[int], int]:
     """Do what `nvfp4_append_quantize_block` does, an operation at a time."""
-    values = [F32(ftz(F32(value))) for value in block]
-    maximum, factor = largest(values), F32(ftz(F32(scale)))
+    values = [F32(scalar.ftz(F32(value))) for value in block]
+    maximum, factor = scalar.largest(values), F32(scalar.ftz(F32(scale)))
     used = maximum > 0 and factor > 0
-    code = e4m3_code(float(multiply(maximum, invert(multiply(6, factor)))) if used else 0.0)
-    narrow = decode_e4m3(code)
-    output = invert(multiply(narrow, factor)) if used and narrow > 0 else F32(0)
+    code = e4m3_code(
+        float(scalar.multiply(maximum, scalar.invert(scalar.multiply(6, factor)))) if used else 0.0
+    )
+    narrow = scalar.decode_e4m3(code)
+    output = scalar.invert(scalar.multiply(narrow, factor)) if used and narrow > 0 else F32(0)
     with np.errstate(invalid="ignore"):
-        return [nearest_code(float(multiply(value, output))) for value in values], code
+        return [nearest_code(float(scalar.multiply(value, output))) for value in values], code
 
 
 def pages(values: int, layout: str, scale_dtype: torch.dtype = torch.uint8):
@@ -82,7 +76,7 @@ def expected_pages(rows, scale, layout):
 def rows_of(dtype: torch.dtype) -> torch.Tensor:
     """Make `[6, heads, 64]`, the corners among them. A block with a NaN has no specified result."""
     return (
-        hostile_matrix(dtype)
+        scalar.hostile_matrix(dtype)
         .nan_to_num(nan=-1.5, posinf=math.inf, neginf=-math.inf)[torch.arange(18) % 14]
         .reshape(6, HEADS, 64)
     )
@@ -137,7 +131,7 @@ def test_values_are_those_of_the_other_quantizer():
     ]
     written = torch.stack([k[0][place] for place in places]).reshape(-1, 64)
     scale_codes = torch.stack([k[1][place] for place in places]).reshape(-1, 8)
-    assert (unpacked(written) != unpacked(packed)).float().mean() < 0.01
+    assert (scalar.unpacked(written) != scalar.unpacked(packed)).float().mean() < 0.01
     assert (scale_codes != codes).float().mean() < 0.01
 
 
