@@ -41,14 +41,6 @@ def listing(*entries: tuple[str, str]) -> str:
     return "".join(ENTRY.format(kind=kind, sm=sm) for kind, sm in entries)
 
 
-@pytest.fixture(scope="module")
-def cc() -> str:
-    found = shutil.which("cc") or shutil.which("gcc")
-    if found is None:
-        pytest.skip("NOT TESTED: the audit of libraries, because this machine has no C compiler")
-    return found
-
-
 class Workshop:
     """Builds libraries and the wheel around them, and lists device code that is not there."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -203,14 +202,6 @@ def container(*capabilities: int, kind: int = 2, magic: int = 0xBA55ED50) -> byt
         header = struct.pack("<HHIQ12xI", kind, 257, 64, len(payload), capability)
         entries += header.ljust(64, b"\0") + payload
     return struct.pack("<IHHQ", magic, 1, 16, len(entries)) + entries
-
-
-@pytest.fixture(scope="module")
-def cc() -> str:
-    found = shutil.which("cc") or shutil.which("gcc")
-    if found is None:
-        pytest.skip("NOT TESTED: packed device code, because this machine has no C compiler")
-    return found
 
 
 def elf(folder: Path, cc: str, data: bytes | None) -> Path:
