@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
+from plans import plan_of
 from rich.console import Console
 
 from aot import build, costs
@@ -25,7 +26,7 @@ from aot.environment import FlashInferEnvironment
 from aot.errors import BuildError
 from aot.host_compiler import NATIVE_BINUTILS, HostCompiler
 from aot.pipeline import Folders, Prepared
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import ModulePlan, Roots, Unit
 from aot.platform_tools import PlatformTools
 from aot.progress import NINJA_STATUS
 from aot.toolchain import Toolkit
@@ -65,13 +66,8 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
         Unit("one", "@FLASHINFER@/one.cu", "cuda", (), "0" * 64),
         Unit("two", "@FLASHINFER@/two.cpp", "c++", (), "1" * 64),
     )
-    plan = BuildPlan(
-        preset="quick",
-        versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-        modules=(ModulePlan("m", "family", ("12.0f",), ("12.0f",), units, ()),),
-        tvm_ffi_sources=("src/ffi/error.cc",),
-        added_host_flags=(),
-    )
+    module = ModulePlan("m", "family", ("12.0f",), ("12.0f",), units, ())
+    plan = plan_of(module, preset="quick", tvm_ffi_sources=("src/ffi/error.cc",))
     version = Version("13.0")
     monkeypatch.setattr(build.pipeline, "object_cache_program", lambda: None)
     return Prepared(

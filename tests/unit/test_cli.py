@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 from packaging.version import Version
+from plans import plan_of
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -39,25 +40,21 @@ from aot.errors import (
 from aot.estimates import estimate
 from aot.host_compiler import NATIVE_BINUTILS, find_host_compiler
 from aot.pipeline import Folders, Prepared
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit
 from aot.platform_tools import PlatformTools
 from aot.progress import clock
 from aot.toolchain import Toolkit
 from aot.wheel_maker import FinishedWheel
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAN = BuildPlan(
-    preset="quick",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(
-        ModulePlan(
-            *("kv", "kv_cache", ("9.0a", "12.0f"), ("9.0a", "12.0f")),
-            (Unit("csrc_kv", "@FLASHINFER@/kv.cu", "cuda", ("-O3",), "0" * 64),),
-            (),
-        ),
+PLAN = plan_of(
+    ModulePlan(
+        *("kv", "kv_cache", ("9.0a", "12.0f"), ("9.0a", "12.0f")),
+        (Unit("csrc_kv", "@FLASHINFER@/kv.cu", "cuda", ("-O3",), "0" * 64),),
+        (),
     ),
+    preset="quick",
     tvm_ffi_sources=("src/ffi/error.cc",),
-    added_host_flags=(),
 )
 
 

@@ -11,29 +11,21 @@ from pathlib import Path
 
 import pytest
 from compile_jobs import make_job
+from plans import plan_of, roots_of
 
 from aot.codegen.cmake import cmake_variables
 from aot.compile.job import Job
 from aot.errors import PlanError
 from aot.host_compiler import NATIVE_BINUTILS, Binutils
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit
 from aot.platform_tools import PlatformTools
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOST = "/usr/bin/g++"
-ROOTS = Roots(
-    flashinfer=Path("/site/flashinfer/data"),
-    tvm_ffi=Path("/site/tvm_ffi"),
-    torch=Path("/site/torch"),
-    cuda=Path("/opt/cuda"),
-    python_include=Path("/usr/include/python3.11"),
-    workspace=Path("/build/flashinfer"),
-)
+ROOTS = roots_of(Path("/site"), cuda=Path("/opt/cuda"), workspace=Path("/build/flashinfer"))
 UNITS = {"gemm": ("large", "binding"), "kv": ("large",)}
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=tuple(
+PLAN = plan_of(
+    *(
         ModulePlan(
             *(name, name, ("12.0f",), ("12.0f",)),
             tuple(

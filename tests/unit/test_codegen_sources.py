@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from plans import plan_of
 
 from aot.architectures import Architecture
 from aot.catalog import Function
@@ -15,7 +16,7 @@ from aot.codegen.kernel_table import kernel_table
 from aot.codegen.schema_probe import schema_probe
 from aot.codegen.symbols import entry_symbol, schema_symbol
 from aot.errors import BuildError
-from aot.plan import BuildPlan, ModulePlan, Versions
+from aot.plan import BuildPlan, ModulePlan
 from aot.schemas import check_schemas, parse_probe
 
 # As much of TVM-FFI's C API as the generated sources use.
@@ -65,18 +66,12 @@ QUANTIZE = Function("quantize", ("DLTensor*", "Optional<DLTensor*>"), operator="
 BATCHED = Function("batched", ("Tensor",), reason="later")
 DEQUANTIZE = Function("dequantize", ("DLTensor*", "int"), operator="dequantize")
 
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(
-        ModulePlan("quant_120f", "q", ("12.0f",), ("12.0f",), (), (QUANTIZE, BATCHED)),
-        ModulePlan("quant_121", "q", ("12.1a",), ("12.1a",), (), (QUANTIZE,)),
-        ModulePlan("kv", "kv", *(("8.0", "9.0a", "12.0f"),) * 2, (), (DEQUANTIZE,)),
-        # Nothing in it has an operator: its objects are linked, and no row names it.
-        ModulePlan("unused", "q", ("10.0a",), ("10.0a",), (), (BATCHED,)),
-    ),
-    tvm_ffi_sources=(),
-    added_host_flags=(),
+PLAN = plan_of(
+    ModulePlan("quant_120f", "q", ("12.0f",), ("12.0f",), (), (QUANTIZE, BATCHED)),
+    ModulePlan("quant_121", "q", ("12.1a",), ("12.1a",), (), (QUANTIZE,)),
+    ModulePlan("kv", "kv", *(("8.0", "9.0a", "12.0f"),) * 2, (), (DEQUANTIZE,)),
+    # Nothing in it has an operator: its objects are linked, and no row names it.
+    ModulePlan("unused", "q", ("10.0a",), ("10.0a",), (), (BATCHED,)),
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plans import plan_of, roots_of
 
 from aot.compile.job import Job
 from aot.compile.jobs import make_jobs, mapped, prefix_map_flags
@@ -24,7 +25,7 @@ from aot.compile.own_sources import (
 from aot.costs import Cost, Measured
 from aot.errors import PlanError
 from aot.estimates import estimate
-from aot.plan import TVM_FFI_SOURCES, BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import TVM_FFI_SOURCES, BuildPlan, ModulePlan, Unit
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOST = Path("/usr/bin/g++")
@@ -45,19 +46,15 @@ def unit(name: str, language: str, flags: tuple[str, ...], source: str = "") -> 
     return Unit(name, source, language, flags, "0" * 64)
 
 
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(
-        ModulePlan(
-            *("gemm", "gemm", ("10.0a", "12.0f"), ("10.0a", "12.0f")),
-            (unit("large", "cuda", CUDA_FLAGS, GEMM), unit("binding", "c++", HOST_FLAGS)),
-            (),
-        ),
-        ModulePlan("kv", "kv", ("9.0a",), ("9.0a",), (unit("large", "cuda", ("-O1",)),), ()),
-        # The same source with the same flags in another module.
-        ModulePlan("again", "kv", ("9.0a",), ("9.0a",), (unit("binding", "c++", HOST_FLAGS),), ()),
+PLAN = plan_of(
+    ModulePlan(
+        *("gemm", "gemm", ("10.0a", "12.0f"), ("10.0a", "12.0f")),
+        (unit("large", "cuda", CUDA_FLAGS, GEMM), unit("binding", "c++", HOST_FLAGS)),
+        (),
     ),
+    ModulePlan("kv", "kv", ("9.0a",), ("9.0a",), (unit("large", "cuda", ("-O1",)),), ()),
+    # The same source with the same flags in another module.
+    ModulePlan("again", "kv", ("9.0a",), ("9.0a",), (unit("binding", "c++", HOST_FLAGS),), ()),
     tvm_ffi_sources=("src/ffi/error.cc", "src/ffi/extra/env_c_api.cc"),
     added_host_flags=("-fno-gnu-unique",),
 )
@@ -71,12 +68,9 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         site = folder / "build/environments/site-packages"
         self.generated = folder / "build/wheel/plan"
-        self.roots = Roots(
-            flashinfer=site / "flashinfer/data",
-            tvm_ffi=site / "tvm_ffi",
-            torch=site / "torch",
+        self.roots = roots_of(
+            site,
             cuda=folder / "build/toolchain/cuda",
-            python_include=Path("/usr/include/python3.11"),
             workspace=folder / "build/flashinfer",
             operators=folder / "wheels/fp4aot/csrc",
         )

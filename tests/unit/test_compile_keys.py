@@ -7,19 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plans import plan_of
 
 from aot.compile import keys
 from aot.compile.keys import KeyMaker, make_key_maker
-from aot.plan import BuildPlan, Versions
+from aot.plan import BuildPlan
 
 HOST = "g++ (Debian 12.2.0-14) 12.2.0"
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(),
-    tvm_ffi_sources=("src/ffi/error.cc",),
-    added_host_flags=(),
-)
+PLAN = plan_of(tvm_ffi_sources=("src/ffi/error.cc",))
 FILES = {"a.h": "a", "b.cuh": "b", "deeper/c.h": "c", "table.inc": "d", "a.cpp": "int a;"}
 
 

@@ -24,6 +24,7 @@ import pytest
 from compile_jobs import make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans import plan_of
 
 from aot.compile.job import Job
 from aot.compile.shards import (
@@ -40,7 +41,7 @@ from aot.compile.store import ObjectStore
 from aot.costs import Cost, Measured
 from aot.errors import ShardError
 from aot.estimates import estimate
-from aot.plan import BuildPlan, ModulePlan, Unit, Versions
+from aot.plan import BuildPlan, ModulePlan, Unit
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "g++ (Debian 12.2.0-14) 12.2.0"
@@ -56,10 +57,8 @@ GENCODES = tuple(f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in ("100a", "
 
 def make_plan(modules: Sequence[Sequence[tuple[str, int]]], preset: str = "test") -> BuildPlan:
     """Make a plan of which only the sources and the number of targets of each unit matter."""
-    return BuildPlan(
-        preset=preset,
-        versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-        modules=tuple(
+    return plan_of(
+        *(
             ModulePlan(
                 *(f"module{number}", "family", ("12.0f",), ("12.0f",)),
                 tuple(
@@ -70,8 +69,8 @@ def make_plan(modules: Sequence[Sequence[tuple[str, int]]], preset: str = "test"
             )
             for number, units in enumerate(modules)
         ),
+        preset=preset,
         tvm_ffi_sources=("src/ffi/error.cc",),
-        added_host_flags=(),
     )
 
 

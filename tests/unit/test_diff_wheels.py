@@ -11,12 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from plans import module_of, plan_of
 from rich.console import Console
 
 from aot.diff import SECTIONS, Change, compare, print_difference, read_wheel
 from aot.errors import AuditError
 from aot.manifest import Compilers, hash_operator_sources, make_manifest, make_provenance
-from aot.plan import BuildPlan, ModulePlan, Unit, Versions
+from aot.plan import BuildPlan, Unit
 from aot.presets import PRESETS
 
 UNITS = tuple(
@@ -24,13 +25,9 @@ UNITS = tuple(
     for name, digest in (("csrc_a", "a"), ("csrc_b", "b"))
 )
 ROWS = PRESETS["quick"].modules
-PLAN = BuildPlan(
+PLAN = plan_of(
+    *(module_of(row, *UNITS) for row in ROWS),
     preset="quick",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=tuple(
-        ModulePlan(*(row.name, row.family), *(row.architectures,) * 2, UNITS, row.functions)
-        for row in ROWS
-    ),
     tvm_ffi_sources=("src/ffi/error.cc",),
     added_host_flags=("-fno-gnu-unique",),
 )

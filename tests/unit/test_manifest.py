@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from plans import module_of, plan_of, roots_of
 
 from aot.errors import BuildError, PlanError
 from aot.files import write_json
@@ -20,41 +21,23 @@ from aot.manifest import (
     read_plan,
     write_notices,
 )
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import BuildPlan, Roots, Unit
 from aot.presets import PRESETS
 from aot.wheel_maker import NOTICES
 from fp4aot import _manifest
 
 ROWS = PRESETS["quick"].modules
-PLAN = BuildPlan(
+PLAN = plan_of(
+    *map(module_of, ROWS),
     preset="quick",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=tuple(
-        ModulePlan(*(row.name, row.family), *(row.architectures,) * 2, (), row.functions)
-        for row in ROWS
-    ),
     tvm_ffi_sources=("a.cc",),
     added_host_flags=("-fno-gnu-unique",),
 )
 
 
 def roots(folder: Path) -> Roots:
-    site = folder / "venv/site-packages"
-    return Roots(
-        flashinfer=site / "flashinfer/data",
-        tvm_ffi=site / "tvm_ffi",
-        torch=site / "torch",
-        cuda=folder / "toolkit/nvidia/cu13",
-        python_include=folder / "include",
-        workspace=folder / "flashinfer",
-    )
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    path = tmp_path / "libfp4aot.so"
-    path.write_bytes(b"\x7fELF and so on")
-    return path
+    site, cuda = folder / "venv/site-packages", folder / "toolkit/nvidia/cu13"
+    return roots_of(site, cuda=cuda, workspace=folder / "flashinfer")
 
 
 # The manifest

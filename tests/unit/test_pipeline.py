@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
+from plans import VERSIONS
 
 from aot import estimates, pipeline, presets
 from aot.catalog import MODULES, Function
@@ -19,7 +20,7 @@ from aot.errors import PlanError
 from aot.host_compiler import NATIVE_BINUTILS, HostCompiler, find_host_compiler
 from aot.lowering.toolkit import digest
 from aot.pipeline import Folders, Prepared
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit
 from aot.platform_tools import PlatformTools
 from aot.platforms import Platform
 from aot.toolchain import Toolkit
@@ -116,7 +117,6 @@ def machine(
     csrc = tmp_path / "csrc"
     (csrc / "operators").mkdir(parents=True)
     (csrc / "operators" / "run.cpp").write_text("FP4AOT_OPERATOR(run, Run);\n")
-    versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
 
     def plan(preset: presets.Preset, *others: object) -> tuple[BuildPlan, Roots]:
         images = ("9.0a",) if preset.lowered else ("12.0f",)
@@ -125,7 +125,7 @@ def machine(
         targets = {name for module in preset.modules for name in module.architectures}
         chosen.append((targets, others[-1]))
         roots = Roots(*[root] * 6, operators=csrc)
-        return BuildPlan(preset.name, versions, modules, (), (), lowering), roots
+        return BuildPlan(preset.name, VERSIONS, modules, (), (), lowering), roots
 
     monkeypatch.setattr(pipeline, "make_plan", plan)
     return toolkit

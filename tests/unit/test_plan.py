@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from plans import roots_of
 
 from aot import plan as plan_module
 from aot import presets
@@ -23,7 +24,6 @@ from aot.plan import (
     ADDED_DEFINES,
     ADDED_HOST_FLAGS,
     BuildPlan,
-    Roots,
     Unit,
     check_targets,
     installed_version,
@@ -344,14 +344,8 @@ def test_host_code_gets_no_unique_symbols(machine: Machine) -> None:
 
 
 def test_the_innermost_folder_gives_the_token() -> None:
-    roots = Roots(
-        flashinfer=Path("/usr/lib/python3/site-packages/flashinfer/data"),
-        tvm_ffi=Path("/usr/lib/python3/site-packages/tvm_ffi"),
-        torch=Path("/usr/lib/python3/site-packages/torch"),
-        cuda=Path("/usr"),
-        python_include=Path("/usr/include/python3.11"),
-        workspace=Path("/build/flashinfer"),
-    )
+    site = Path("/usr/lib/python3/site-packages")
+    roots = roots_of(site, cuda=Path("/usr"), workspace=Path("/build/flashinfer"))
     assert roots.tokenize("/build/flashinfer/gen/a.cu") == "@WORKSPACE@/gen/a.cu"
     assert roots.tokenize("-I/usr/include/python3.11") == "-I@PYTHON_INCLUDE@"
     assert roots.tokenize("-I/usr/include") == "-I@CUDA@/include"

@@ -6,12 +6,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from plans import plan_of
 
 from aot.catalog import Function
 from aot.errors import PlanError
 from aot.exports import check_exports
 from aot.operator_sources import check_operators, defined_operators
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import BuildPlan, ModulePlan, Roots, Unit
 
 FUNCTIONS = (
     Function("quantize", ("int",), operator="fp4_quantize"),
@@ -48,13 +49,7 @@ def plan_with(*functions: Function) -> BuildPlan:
         Unit(name, f"@FLASHINFER@/{name}", language, (), "0" * 64)
         for name, language in (("binding.cu", "cuda"), ("launcher.cpp", "c++"))
     )
-    return BuildPlan(
-        preset="test",
-        versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-        modules=(ModulePlan("quant", "family", ("12.0f",), ("12.0f",), units, functions),),
-        tvm_ffi_sources=(),
-        added_host_flags=(),
-    )
+    return plan_of(ModulePlan("quant", "family", ("12.0f",), ("12.0f",), units, functions))
 
 
 # Exports

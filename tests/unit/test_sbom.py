@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from plans import VERSIONS, module_of, plan_of
 
 from aot.diff.wheel import _components
 from aot.errors import BuildError
 from aot.manifest import Compilers
-from aot.plan import BuildPlan, ModulePlan, Roots, Versions
+from aot.plan import BuildPlan, Roots
 from aot.presets import PRESETS
 from aot.sbom import make_sbom, parts
 
 ROW = PRESETS["quick"].modules[0]
-PLAN = BuildPlan(
+PLAN = plan_of(
+    module_of(PRESETS["quick"].modules[0]),
     preset="quick",
-    versions=Versions("0.7.2", "0.1.15.post2", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(ModulePlan(ROW.name, ROW.family, *(ROW.architectures,) * 2, (), ROW.functions),),
+    versions=dataclasses.replace(VERSIONS, tvm_ffi="0.1.15.post2"),
     tvm_ffi_sources=("a.cc",),
-    added_host_flags=(),
 )
 COMPILERS = Compilers("13.0.88", "g++ (Debian 12.2.0-14) 12.2.0", "12.2.0")
 STATIC = b"!<arch>\nthe runtime"
@@ -67,13 +67,6 @@ def roots(tmp_path: Path) -> Roots:
         python_include=tmp_path / "include",
         workspace=tmp_path / "workspace",
     )
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    path = tmp_path / "libfp4aot.so"
-    path.write_bytes(b"\x7fELF and so on")
-    return path
 
 
 def static(roots: Roots) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import module_of, plan_of
 from typer.testing import CliRunner
 
 from aot import steps
 from aot.catalog import Function
 from aot.errors import BuildError
-from aot.plan import BuildPlan, ModulePlan, Versions
 from aot.presets import PRESETS
 from aot.schemas import CompiledSchema, check_schemas, parse_probe, type_name
 
@@ -44,16 +44,7 @@ REAL_OUTPUT = (
     "\n"
 )
 ROWS = PRESETS["dense-12.0f"].modules
-PLAN = BuildPlan(
-    preset="quick",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=tuple(
-        ModulePlan(*(row.name, row.family), *(row.architectures,) * 2, (), row.functions)
-        for row in ROWS
-    ),
-    tvm_ffi_sources=(),
-    added_host_flags=(),
-)
+PLAN = plan_of(*map(module_of, ROWS), preset="quick")
 
 
 def schema_of(name: str) -> dict[str, Any]:

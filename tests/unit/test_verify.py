@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from plans import module_of, plan_of
 
 from aot.files import write_json
 from aot.manifest import Compilers, hash_operator_sources, make_manifest, make_provenance
-from aot.plan import BuildPlan, ModulePlan, Unit, Versions
+from aot.plan import Unit
 from aot.presets import PRESETS
 from fp4aot import __main__ as commands
 from fp4aot import _verify
@@ -23,13 +24,7 @@ from fp4aot._verify import CAUSES, Problem, hash_of_sources, verify
 
 ROW = PRESETS["quick"].modules[0]
 UNIT = Unit("csrc_a", "@FLASHINFER@/csrc/a.cu", "cuda", ("-O3",), "a" * 64)
-PLAN = BuildPlan(
-    preset="quick",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(ModulePlan(ROW.name, ROW.family, *(ROW.architectures,) * 2, (UNIT,), ROW.functions),),
-    tvm_ffi_sources=("a.cc",),
-    added_host_flags=(),
-)
+PLAN = plan_of(module_of(ROW, UNIT), preset="quick", tvm_ffi_sources=("a.cc",))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,12 +16,13 @@ from types import ModuleType
 import pytest
 from compile_jobs import make_job
 from packaging.version import Version
+from plans import VERSIONS
 
 from aot import pipeline
 from aot.codegen.cmake import cmake_variables
 from aot.host_compiler import NATIVE_BINUTILS
 from aot.lowering import LOWERED_VERSION
-from aot.plan import BuildPlan, Roots, Versions
+from aot.plan import BuildPlan, Roots
 from aot.platform_tools import PlatformTools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,8 +34,7 @@ OBJECTS = ("tvm_ffi/error", "operators/gemm", "operators/tensor_map")
 
 def plan_of(lowering: str) -> BuildPlan:
     """A plan with nothing in it but what decides over the label."""
-    versions = Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0")
-    return BuildPlan("test", versions, (), (), (), lowering)
+    return BuildPlan("test", VERSIONS, (), (), (), lowering)
 
 
 @pytest.fixture

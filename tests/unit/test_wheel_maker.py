@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from plans import plan_of
 from rich.console import Console
 
 from aot import wheel_maker
@@ -25,7 +26,7 @@ from aot.environment import FlashInferEnvironment
 from aot.errors import AuditError, BuildError
 from aot.host_compiler import NATIVE_BINUTILS, HostCompiler
 from aot.pipeline import Folders, Prepared
-from aot.plan import BuildPlan, ModulePlan, Roots, Unit, Versions
+from aot.plan import ModulePlan, Roots, Unit
 from aot.platform_tools import PlatformTools
 from aot.platforms import PLATFORMS
 from aot.toolchain import Toolkit
@@ -36,19 +37,13 @@ def unit(name: str, language: str) -> Unit:
     return Unit(name, f"@FLASHINFER@/{name}", language, (), "0" * 64)
 
 
-PLAN = BuildPlan(
-    preset="test",
-    versions=Versions("0.7.2", "0.1.15", "13.0", "13.0.88", "2.10", "2.13.0"),
-    modules=(
-        ModulePlan(
-            *("quantization", "q", ("12.0f",), ("12.0f",)),
-            (unit("a", "cuda"), unit("b", "cuda"), unit("c", "c++")),
-            (),
-        ),
-        ModulePlan("kv", "kv", *(("9.0a", "12.0f"),) * 2, (unit("a", "cuda"),), ()),
+PLAN = plan_of(
+    ModulePlan(
+        *("quantization", "q", ("12.0f",), ("12.0f",)),
+        (unit("a", "cuda"), unit("b", "cuda"), unit("c", "c++")),
+        (),
     ),
-    tvm_ffi_sources=(),
-    added_host_flags=(),
+    ModulePlan("kv", "kv", *(("9.0a", "12.0f"),) * 2, (unit("a", "cuda"),), ()),
 )
 
 
