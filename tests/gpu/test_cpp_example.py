@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from cpp_programs import LIBRARY, build
 
 import fp4aot
 
-PROGRAMS = Path(__file__).resolve().parents[2] / "docs" / "cpp"
-LIBRARY = Path(fp4aot.__file__).parent / fp4aot._MANIFEST.library_name
 OPERATORS = ("fp4_quantize", "nvfp4_kv_dequantize", "mm_fp4")
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("cpp") / "call_operators"
-    done = subprocess.run(
-        ["sh", PROGRAMS / "build.sh", "call_operators.cpp", path],
-        env=os.environ | {"PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return path
+    return build("call_operators.cpp", tmp_path_factory.mktemp("cpp"))
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
