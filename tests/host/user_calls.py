@@ -304,6 +304,13 @@ def _calls(public: str, *rows: tuple[Any, ...]) -> tuple[Call, ...]:
     return tuple(Call(f"{name}: {what}", public, *rest) for what, *rest in rows)
 
 
+def _per_token(
+    values: torch.Tensor, *arguments: Any, scale_inv: float = 1 / (448 * 6), **keywords: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Make the arguments of a quantization with a scale for each row."""
+    return _with(values, scale_inv, *arguments, per_token_activation=True, **keywords)
+
+
 def _input(make: Make, dtype: torch.dtype = _BF16) -> tuple[torch.Tensor, ...]:
     """Make a matrix and its global scale. 5 block scales in a row: padding shows."""
     return make(dtype, 130, 80), make(_FP32, 1)
@@ -371,8 +378,6 @@ def _on_the_host(block: int) -> tuple[torch.Tensor, ...]:
     """Make packed values and their scales on the CPU, whatever the device of other calls."""
     return torch.zeros(6, 48, dtype=_BYTE), torch.zeros(6, 96 // block, dtype=_BYTE)
 
-
-_SCALE_INV = 1 / (448 * 6)
 
 CALLS = (
     *_calls(
@@ -464,62 +469,39 @@ CALLS = (
             _NVFP4,
             lambda make: _with(*_input(make), nvfp4_4over6=_recipe(make)),
         ),
-        (
-            "per token",
-            (10, 0),
-            (),
-            lambda make: _with(make(_BF16, 130, 80), _SCALE_INV, per_token_activation=True),
-        ),
+        ("per token", (10, 0), (), lambda make: _per_token(make(_BF16, 130, 80))),
         (
             "per token, 8x4",
             (12, 0),
             (),
-            lambda make: _with(
-                make(_FP16, 130, 80),
-                _SCALE_INV,
-                make.package.SfLayout.layout_8x4,
-                per_token_activation=True,
-            ),
+            lambda make: _per_token(make(_FP16, 130, 80), make.package.SfLayout.layout_8x4),
         ),
         (
             "per token, linear",
             (10, 3),
             (),
-            lambda make: _with(
-                make(_BF16, 130, 80),
-                _SCALE_INV,
-                make.package.SfLayout.layout_linear,
-                per_token_activation=True,
-            ),
+            lambda make: _per_token(make(_BF16, 130, 80), make.package.SfLayout.layout_linear),
         ),
         (
             "per token, rows by an index",
             (10, 0),
             (),
-            lambda make: _with(
-                make(_BF16, 130, 80),
-                _SCALE_INV,
-                per_token_activation=True,
-                expanded_idx_to_permuted_idx=make(_INT32, 130),
+            lambda make: _per_token(
+                make(_BF16, 130, 80), expanded_idx_to_permuted_idx=make(_INT32, 130)
             ),
         ),
         (
             "per token, shuffled",
             (10, 0),
             (),
-            lambda make: _with(
-                make(_BF16, 128, 64), _SCALE_INV, do_shuffle=True, per_token_activation=True
-            ),
+            lambda make: _per_token(make(_BF16, 128, 64), do_shuffle=True),
         ),
         (
             "per token, 4 over 6",
             (10, 0),
             (),
-            lambda make: _with(
-                make(_BF16, 130, 80),
-                1 / (256 * 6),
-                per_token_activation=True,
-                nvfp4_4over6=_recipe(make),
+            lambda make: _per_token(
+                make(_BF16, 130, 80), scale_inv=1 / (256 * 6), nvfp4_4over6=_recipe(make)
             ),
         ),
     ),
