@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -43,23 +44,16 @@ inline TVMFFIByteArray* TVMFFIBytesGetByteArrayPtr(TVMFFIObject* o) {
 }
 """
 
-# What the table defines; a build compiles it against the real one.
-KERNEL_TABLE_H = """
+HEADER = Path(__file__).resolve().parents[2] / "wheels/fp4aot/csrc/flashinfer/kernel_table.h"
+ENTRIES = re.search(r"struct KernelEntry.*?kernels_are_lowered;", HEADER.read_text(), re.DOTALL)
+# What the table defines; a build compiles it against the whole header.
+KERNEL_TABLE_H = f"""
 #pragma once
 #include <tvm/ffi/c_api.h>
-namespace fp4aot {
-struct Image { int major; int minor; char suffix; };
-struct KernelEntry {
-  const char* module;
-  const char* function;
-  TVMFFISafeCallType call;
-  const Image* images;
-  size_t image_count;
-};
-extern const KernelEntry kernel_entries[];
-extern const size_t kernel_entry_count;
-extern const bool kernels_are_lowered;
-}
+namespace fp4aot {{
+struct Image {{ int major; int minor; char suffix; }};
+{ENTRIES[0]}
+}}
 """
 
 QUANTIZE = Function("quantize", ("DLTensor*", "Optional<DLTensor*>"), operator="fp4_quantize")
