@@ -10,7 +10,7 @@ from bad_inputs import ACCEPTED, EVERY_DEVICE, HOST
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_namespace import form, operators, schemas
-from test_reference_quantize import LAYOUTS, MXFP4, NVFP4
+from test_reference_quantize import BATCHES, LAYOUTS, MXFP4, NVFP4
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -98,15 +98,7 @@ def test_opcheck_host_function(ops):
 
 
 @settings(max_examples=60)
-@given(
-    batch=st.lists(st.integers(0, 3), max_size=2),
-    rows=st.integers(0, 140),
-    blocks=st.integers(0, 7),
-    recipe=st.sampled_from([NVFP4, MXFP4]),
-    layout=st.sampled_from(list(SfLayout)),
-    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float8_e4m3fn]),
-    column_major=st.booleans(),
-)
+@given(**BATCHES, rows=st.integers(0, 140), column_major=st.booleans())
 def test_fake_fp4_quantize_returns_what_the_kernel_does(
     batch, rows, blocks, recipe, layout, dtype, column_major
 ):

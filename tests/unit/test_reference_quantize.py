@@ -26,6 +26,14 @@ LAYOUTS = {
 }
 NVFP4 = {"sf_vec_size": 16, "sf_use_ue8m0": False}
 MXFP4 = {"sf_vec_size": 32, "sf_use_ue8m0": True}
+# Of calls with any number of dimensions, all but the rows.
+BATCHES = {
+    "batch": st.lists(st.integers(0, 3), max_size=2),
+    "blocks": st.integers(0, 7),
+    "recipe": st.sampled_from([NVFP4, MXFP4]),
+    "layout": st.sampled_from(list(SfLayout)),
+    "dtype": st.sampled_from(DTYPES),
+}
 
 
 def ftz(value):
@@ -303,14 +311,7 @@ def test_what_the_buffers_held_does_not_matter(rows, layout):
 
 
 @settings(max_examples=40)
-@given(
-    batch=st.lists(st.integers(0, 3), max_size=2),
-    rows=st.integers(0, 40),
-    blocks=st.integers(0, 7),
-    recipe=st.sampled_from([NVFP4, MXFP4]),
-    layout=st.sampled_from(list(SfLayout)),
-    dtype=st.sampled_from(DTYPES),
-)
+@given(**BATCHES, rows=st.integers(0, 40))
 def test_leading_dimensions_are_rows(batch, rows, blocks, recipe, layout, dtype):
     columns = blocks * recipe["sf_vec_size"]
     tensor = torch.randn(*batch, rows, columns).to(dtype)
