@@ -41,8 +41,7 @@ class FakeDevice:
     moe_calls: list[tuple[int, int]] = field(default_factory=list)
     options: list[dict[str, Any]] = field(default_factory=list)
 
-    def call(self, *arguments: Any, out: torch.Tensor) -> None:
-        *_, tactic = arguments
+    def call(self, *_: torch.Tensor, tactic: int, out: torch.Tensor) -> None:
         self.calls.append(tactic)
         if self.lost:
             raise RuntimeError("the device is lost")
