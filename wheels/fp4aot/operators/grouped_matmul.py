@@ -94,25 +94,35 @@ _MXFP4 = _Format(
     block=32,
     tiles_n=(32, 64, 128, 192, 256),
 )
-# What the operators' parameters end with.
-_TILES = ("tile_m", "tile_n", "tile_k", "swap_ab")
 
 
-@operator(parameters=(*_Factors._fields, "alpha", "out_dtype", *_TILES))
-def group_gemm_nvfp4_nt_groupwise(*arguments: Any) -> Layout:
+@operator
+def group_gemm_nvfp4_nt_groupwise(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    alpha: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    tile_m: int,
+    tile_n: int,
+    tile_k: int,
+    swap_ab: bool,
+) -> Layout:
     """Refuse what no device's kernels can multiply; return `[M, N]`."""
-    factors, (alpha, out_dtype, *tiles) = _Factors(*arguments[:5]), arguments[5:]
-    name, groups = _NVFP4.operator, factors.b.shape[0]
+    name = _NVFP4.operator
     checks.check_output_dtype(name, "out_dtype", out_dtype)
-    _check_factors(_NVFP4, factors)
+    _check_factors(_NVFP4, _Factors(a, b, a_scale, b_scale, m_indptr))
+    groups = b.shape[0]
     if alpha is not None:
         checks.check_dtype(name, "alpha", alpha, (torch.float32,))
         if alpha.numel() != 0:
             what_to_do = "pass one value for each group, or None for 1"
             checks.check_shape(name, "alpha", alpha, (groups,), what_to_do, _matrices(groups))
-        checks.check_same_device(name, "alpha", alpha, "a", factors.a)
-    _check_tiles(_NVFP4, *tiles)
-    return Layout((factors.a.shape[0], factors.b.shape[1]), out_dtype)
+        checks.check_same_device(name, "alpha", alpha, "a", a)
+    _check_tiles(_NVFP4, tile_m, tile_n, tile_k)
+    return Layout((a.shape[0], b.shape[1]), out_dtype)
 
 
 @group_gemm_nvfp4_nt_groupwise.writes
@@ -120,15 +130,26 @@ def _(*arguments: Any, outputs: tuple[torch.Tensor]) -> None:
     _multiply_into(_NVFP4, _Factors(*arguments[:5]), arguments[5], outputs[0])
 
 
-@operator(parameters=(*_Factors._fields, "out_dtype", "mma_sm", *_TILES))
-def group_gemm_mxfp8_mxfp4_nt_groupwise(*arguments: Any) -> Layout:
+@operator
+def group_gemm_mxfp8_mxfp4_nt_groupwise(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    out_dtype: torch.dtype,
+    mma_sm: int,
+    tile_m: int,
+    tile_n: int,
+    tile_k: int,
+    swap_ab: bool,
+) -> Layout:
     """Refuse what no device's kernels can multiply; return `[M, N]`."""
-    factors, (out_dtype, mma_sm, *tiles) = _Factors(*arguments[:5]), arguments[5:]
     checks.check_output_dtype(_MXFP4.operator, "out_dtype", out_dtype)
-    _check_factors(_MXFP4, factors)
+    _check_factors(_MXFP4, _Factors(a, b, a_scale, b_scale, m_indptr))
     _check_choice(_MXFP4.operator, "mma_sm", mma_sm, (1, 2))
-    _check_tiles(_MXFP4, *tiles)
-    return Layout((factors.a.shape[0], factors.b.shape[1]), out_dtype)
+    _check_tiles(_MXFP4, tile_m, tile_n, tile_k)
+    return Layout((a.shape[0], b.shape[1]), out_dtype)
 
 
 @group_gemm_mxfp8_mxfp4_nt_groupwise.writes
@@ -199,7 +220,7 @@ def _check_scales(form: _Format, argument: str, scales: torch.Tensor, a: torch.T
     checks.check_int32(name, argument, scales.numel(), "a number of scales of")
 
 
-def _check_tiles(form: _Format, tile_m: int, tile_n: int, tile_k: int, swap_ab: bool) -> None:
+def _check_tiles(form: _Format, tile_m: int, tile_n: int, tile_k: int) -> None:
     """Refuse tiles that no device has; the CUDA kernels also refuse those that theirs has not."""
     _check_choice(form.operator, "tile_m", tile_m, (128,))
     _check_choice(form.operator, "tile_n", tile_n, form.tiles_n)
