@@ -253,13 +253,18 @@ def test_chosen_buckets_are_noticed(imported: Callable[..., Imported]) -> None:
 # Versions and devices
 
 
-@pytest.mark.parametrize("version", ["0.7.4", "0.7.20", "0.7.2.post1", None, 72])
+@pytest.mark.parametrize("version", ["0.7.4", "0.7.20", None, 72])
 def test_another_flashinfer_is_refused(version: Any, imported: Callable[..., Imported]) -> None:
     with pytest.raises(TacticsError) as caught:
         imported(make_cache({1: 1}, flashinfer_version=version))
     message = str(caught.value)
     assert f"field '_metadata.flashinfer_version': got {version!r}, expected '0.7.2'" in message
     assert "tune again" in message
+
+
+@pytest.mark.parametrize("version", ["0.7.2.post1", "0.7.2+cu130"])
+def test_the_same_release_is_taken(version: str, imported: Callable[..., Imported]) -> None:
+    assert imported(make_cache({1: 1}, flashinfer_version=version)).taken == 1
 
 
 def test_a_wheel_with_the_other_flashinfer_takes_it(imported: Callable[..., Imported]) -> None:

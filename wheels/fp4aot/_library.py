@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 from fp4aot import _manifest
@@ -20,6 +21,12 @@ def release(version: str) -> tuple[int, ...]:
     """
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def is_same_release(one: str, other: str) -> bool:
+    """Tell whether two versions are the same release: 0.7 and 0.7.0.post1+cu130 are."""
+    pairs = zip_longest(release(one), release(other), fillvalue=0)
+    return all(mine == theirs for mine, theirs in pairs)
 
 
 def check_torch(version: str) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fp4aot._library import is_same_release
 from fp4aot._tactics import flashinfer_moe_cache
 from fp4aot._tactics.entries import DEFAULT_TACTIC, OUT_DTYPES, Entry
 from fp4aot._tactics.errors import TacticsError, refuse
@@ -232,7 +233,7 @@ def _check_versions(cache: _Cache, wheel: Wheel) -> list[str]:
     version = cache.metadata.get("flashinfer_version")
     if version == "*":
         return ["the cache claims to fit every FlashInfer version; nothing says that this is true"]
-    if version != wheel.flashinfer:
+    if not is_same_release(str(version), wheel.flashinfer):
         refuse(
             cache.source,
             f"{cache.prefix}flashinfer_version",
@@ -285,6 +286,11 @@ def _sizes(text: str) -> tuple[int, int, int] | None:
         shapes: Any = ast.literal_eval(match[0]) if match else ()
     except (SyntaxError, ValueError):
         return None
+    return sizes_of(shapes)
+
+
+def sizes_of(shapes: Any) -> tuple[int, int, int] | None:
+    """Tell M, N and K from the shapes of `mm_fp4`'s ten arguments, or None where they are none."""
     if len(shapes) != _ARGUMENTS or not all(isinstance(shape, tuple) for shape in shapes):
         return None
     a, b = shapes[0], shapes[1]

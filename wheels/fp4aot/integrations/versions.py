@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fp4aot._library import release
+from fp4aot._library import is_same_release, release
 from fp4aot.integrations import settings
 
 TESTED = ("0.7.2", "0.7.4")
@@ -42,7 +42,7 @@ def judge(found: str, wheel: str, check: str) -> Verdict:
     check
         `Settings.version_check`.
     """
-    if _segments(found) == _segments(wheel):
+    if is_same_release(found, wheel):
         return Verdict(accepted=True, message="")
     both = f"FlashInfer {found} is installed and this wheel holds the kernels of {wheel}"
     if check == "0":
@@ -50,8 +50,8 @@ def judge(found: str, wheel: str, check: str) -> Verdict:
     remedy = f"install flashinfer-python=={wheel}, or another fp4aot wheel"
     if check == "strict":
         return Verdict(False, f"{both}, and {settings.VERSION_CHECK}=strict; {remedy}")
-    if OLDEST <= _segments(found) < END:
-        tested = any(_segments(found) == _segments(version) for version in TESTED)
+    if OLDEST <= release(found) < END:
+        tested = any(is_same_release(found, version) for version in TESTED)
         return Verdict(
             True,
             f"{both}; results are those of {wheel}"
@@ -64,11 +64,3 @@ def judge(found: str, wheel: str, check: str) -> Verdict:
         f"{both}; its functions are not known, from {oldest} to before {end} they are; {remedy}, "
         f"or set {settings.VERSION_CHECK}=0 to try",
     )
-
-
-def _segments(version: str) -> tuple[int, ...]:
-    """Return the release without trailing zeros, so that 0.7 is 0.7.0."""
-    segments = release(version)
-    while segments and segments[-1] == 0:
-        segments = segments[:-1]
-    return segments
