@@ -190,6 +190,18 @@ _MOE_FUNCTIONS: Final = (
         operator="_cutlass_fused_moe_tactic_count",
         result="int",
     ),
+    Function(
+        "nvfp4_moe_tactic_occupancy",
+        ("int", "int", "bool"),
+        operator="_cutlass_fused_moe_tactic_occupancy",
+        result="int",
+    ),
+    Function(
+        "nvfp4_moe_profile",
+        # weights; product, tactic, preparation; sizes, ranks, activation; flags
+        (_TENSOR, "int", "int", "bool", *("int",) * 10, *("bool",) * 6),
+        operator="_cutlass_fused_moe_profile",
+    ),
 )
 
 

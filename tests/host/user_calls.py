@@ -287,6 +287,8 @@ NOT_REACHED = MappingProxyType(
         "nvfp4_moe": "fp4aot's own binding in place of FlashInfer's",
         "nvfp4_moe_workspace_size": "fp4aot's own binding in place of FlashInfer's",
         "nvfp4_moe_tactic_count": "fp4aot's own binding in place of FlashInfer's",
+        "nvfp4_moe_tactic_occupancy": "fp4aot's own binding in place of FlashInfer's",
+        "nvfp4_moe_profile": "fp4aot's own binding in place of FlashInfer's",
     }
 )
 

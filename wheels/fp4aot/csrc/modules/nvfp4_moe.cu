@@ -47,6 +47,13 @@ class Runner {
 
   std::mutex& mutex() { return mutex_; }
   kernels::CutlassMoeFCRunnerInterface& get() { return *runner_; }
+  kernels::GemmProfilerBackend& profiler() { return profiler_; }
+  // Keeps what the profiler prepared, from one profiled call to the next.
+  char* allocate_profile(size_t bytes, DLDevice device) {
+    profile_ = alloc_tensor({static_cast<int64_t>(bytes)}, dl_int8, device);
+    return profile();
+  }
+  char* profile() { return static_cast<char*>(profile_.data_ptr()); }
   const std::vector<GemmConfig>& tactics(int64_t gemm) const {
     return tactics_[gemm == kFirstGemm ? 0 : 1];
   }
@@ -66,6 +73,8 @@ class Runner {
  private:
   std::mutex mutex_;
   std::unique_ptr<kernels::CutlassMoeFCRunnerInterface> runner_;
+  kernels::GemmProfilerBackend profiler_;
+  Tensor profile_;
   std::array<std::vector<GemmConfig>, 2> tactics_;
 };
 
@@ -217,9 +226,49 @@ int64_t nvfp4_moe_workspace_size(int64_t rows, int64_t hidden_size, int64_t inte
   return static_cast<int64_t>(sizes.total());
 }
 
+// Runs one product alone, as FlashInfer's autotuner times it: on data and routings that
+// FlashInfer's profiler makes up, but for the weights. `prepare` makes them, and must come first.
+void nvfp4_moe_profile(TensorView weights, int64_t gemm, int64_t tactic, bool prepare, int64_t rows,
+                       int64_t hidden_size, int64_t inter_size, int64_t experts_total,
+                       int64_t top_k, int64_t tp_size, int64_t tp_rank, int64_t ep_size,
+                       int64_t ep_rank, int64_t activation_type, bool enable_alltoall, bool biases,
+                       bool bfloat16, bool quantized_input, bool fused_finalize, bool enable_pdl) {
+  Runner& runner = runner_for(bfloat16, quantized_input, fused_finalize);
+  const std::lock_guard<std::mutex> lock(runner.mutex());
+  const GemmConfig& config = runner.tactic(gemm, tactic);
+  const cudaStream_t stream = get_stream(weights.device());
+  kernels::GemmProfilerBackend& profiler = runner.profiler();
+  const int tokens = static_cast<int>(rows);
+  if (prepare) {
+    profiler.mGemmToProfile =
+        gemm == kFirstGemm ? kernels::MoeGemmId::GEMM_1 : kernels::MoeGemmId::GEMM_2;
+    profiler.init(
+        runner.get(), profiler.mGemmToProfile, nvinfer1::DataType::kINT64,
+        nvinfer1::DataType::kINT64,
+        bfloat16 ? nvinfer1::DataType::kBF16 : nvinfer1::DataType::kHALF,
+        static_cast<int>(experts_total), static_cast<int>(top_k), hidden_size,
+        /*unpadded_hidden_size=*/hidden_size, inter_size, /*group_size=*/-1,
+        static_cast<ActivationType>(activation_type), biases, /*use_lora=*/false,
+        /*min_latency_mode=*/false, /*need_weights=*/false,
+        kernels::MOEParallelismConfig(static_cast<int>(tp_size), static_cast<int>(tp_rank),
+                                      static_cast<int>(ep_size), static_cast<int>(ep_rank)),
+        enable_alltoall);
+    char* workspace = runner.allocate_profile(profiler.getWorkspaceSize(tokens), weights.device());
+    profiler.prepare(tokens, workspace, weights.data_ptr(), enable_pdl, stream);
+  }
+  profiler.runProfiler(tokens, config, runner.profile(), weights.data_ptr(), enable_pdl, stream);
+}
+
 int64_t nvfp4_moe_tactic_count(int64_t gemm, bool fused_finalize) {
   return static_cast<int64_t>(
       runner_for(/*bfloat16=*/true, /*quantized_input=*/true, fused_finalize).tactics(gemm).size());
+}
+
+// Thread blocks of a tactic that fit on one multiprocessor: none where the device cannot run it.
+int64_t nvfp4_moe_tactic_occupancy(int64_t gemm, int64_t tactic, bool fused_finalize) {
+  Runner& runner = runner_for(/*bfloat16=*/true, /*quantized_input=*/true, fused_finalize);
+  const std::lock_guard<std::mutex> lock(runner.mutex());
+  return static_cast<int64_t>(runner.get().queryOccupancyForConfig(runner.tactic(gemm, tactic)));
 }
 
 }  // namespace
@@ -227,3 +276,5 @@ int64_t nvfp4_moe_tactic_count(int64_t gemm, bool fused_finalize) {
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_moe, nvfp4_moe);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_moe_workspace_size, nvfp4_moe_workspace_size);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_moe_tactic_count, nvfp4_moe_tactic_count);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_moe_profile, nvfp4_moe_profile);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_moe_tactic_occupancy, nvfp4_moe_tactic_occupancy);

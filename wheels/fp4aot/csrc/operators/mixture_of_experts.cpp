@@ -23,6 +23,9 @@ KernelFunction<flashinfer::nvfp4_moe> kernel{kOperator};
 KernelFunction<flashinfer::nvfp4_moe_workspace_size> workspace_kernel{
     "_cutlass_fused_moe_workspace_size"};
 KernelFunction<flashinfer::nvfp4_moe_tactic_count> tactic_kernel{"_cutlass_fused_moe_tactic_count"};
+KernelFunction<flashinfer::nvfp4_moe_tactic_occupancy> occupancy_kernel{
+    "_cutlass_fused_moe_tactic_occupancy"};
+KernelFunction<flashinfer::nvfp4_moe_profile> profile_kernel{"_cutlass_fused_moe_profile"};
 
 struct Problem : Description<1> {
   Kernel<flashinfer::nvfp4_moe> mix;
@@ -157,6 +160,31 @@ int64_t tactic_count(int64_t gemm, bool use_fused_finalize, int64_t device) {
   return count.integer(gemm, use_fused_finalize);
 }
 
+// Thread blocks of a tactic that fit on one multiprocessor of cuda:`device`.
+int64_t tactic_occupancy(int64_t gemm, int64_t tactic, bool use_fused_finalize, int64_t device) {
+  const int index = static_cast<int>(device);
+  const auto occupancy = occupancy_kernel.for_device(index);
+  const LaunchScope scope(occupancy_kernel.operator_name(), index);
+  return occupancy.integer(gemm, tactic, use_fused_finalize);
+}
+
+// Runs one product alone with made-up data, for FlashInfer's autotuner to time.
+void profile(const Tensor& weights, int64_t gemm, int64_t tactic, bool prepare, int64_t rows,
+             int64_t hidden_size, int64_t inter_size, int64_t experts_total, int64_t top_k,
+             int64_t tp_size, int64_t tp_rank, int64_t ep_size, int64_t ep_rank,
+             int64_t activation_type, bool enable_alltoall, bool biases, bool bfloat16,
+             bool quantized_input, bool use_fused_finalize, bool enable_pdl) {
+  const char* name = profile_kernel.operator_name();
+  check_cuda(name, "weights", weights);
+  const int index = weights.get_device_index();
+  const auto run = profile_kernel.for_device(index);
+  const LaunchScope scope(name, index);
+  run(weights, gemm, tactic, prepare, rows, hidden_size, inter_size, experts_total, top_k, tp_size,
+      tp_rank, ep_size, ep_rank, activation_type, enable_alltoall, biases, bfloat16,
+      quantized_input, use_fused_finalize, enable_pdl);
+  scope.check_launch();
+}
+
 }  // namespace
 
 FP4AOT_OPERATOR(
@@ -181,5 +209,14 @@ FP4AOT_FUNCTION(_cutlass_fused_moe_workspace_size, workspace_size,
                 "int");
 FP4AOT_FUNCTION(_cutlass_fused_moe_tactic_count, tactic_count,
                 "int gemm, bool use_fused_finalize, int device", "int");
+FP4AOT_FUNCTION(_cutlass_fused_moe_tactic_occupancy, tactic_occupancy,
+                "int gemm, int tactic, bool use_fused_finalize, int device", "int");
+FP4AOT_FUNCTION(_cutlass_fused_moe_profile, profile,
+                "Tensor weights, int gemm, int tactic, bool prepare, int rows, int hidden_size, "
+                "int inter_size, int experts_total, int top_k, int tp_size, int tp_rank, "
+                "int ep_size, int ep_rank, int activation_type, bool enable_alltoall, "
+                "bool biases, bool bfloat16, bool quantized_input, bool use_fused_finalize, "
+                "bool enable_pdl",
+                "()");
 
 }  // namespace fp4aot
