@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 SIDES = ("stock", "fp4aot")
 PROCESSES = ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.fork", "os.forkpty", "os.system")
+KERNELS = ("sm100", "sm103", "sm120")
 LOCKS = ("fcntl.flock", "fcntl.lockf")
 FILES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -155,9 +156,14 @@ def calls(device: str) -> dict[str, Callable[[Any], Any]]:
         "get_fp4_quantization_module": lambda f: f("120f"),
         "get_fp4_kv_quantization_module": lambda f: f(),
         "get_fp4_kv_dequantization_module": lambda f: f(),
-        "get_gemm_sm100_module_cutlass_fp4": lambda f: f(),
-        "get_gemm_sm103_module_cutlass_fp4": lambda f: f(),
-        "get_gemm_sm120_module_cutlass_fp4": lambda f: f(),
+        **{
+            f"gen_{name}": lambda f: f().build_and_load()
+            for name in (
+                *(f"gemm_{kernels}_module_cutlass_fp4" for kernels in KERNELS),
+                *(f"cutlass_fused_moe_{kernels}_module" for kernels in KERNELS),
+                "trtllm_utils_module",
+            )
+        },
     }
 
 

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_tactics_table import WHEEL, make_entry, make_moe_entry, make_section, make_table
+from test_tactics_table import (
+    WHEEL,
+    make_entry,
+    make_imported,
+    make_moe_entry,
+    make_section,
+    make_table,
+)
 
 from fp4aot import tactics
 from fp4aot._manifest import Manifest
-from fp4aot._tactics import active, at_import, file, wheel
+from fp4aot._tactics import active, at_import, file, in_force, wheel
 from fp4aot._tactics.entries import Choice
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.table import Table
@@ -281,6 +288,66 @@ def test_load_active_clear(public: Operator, path: Path) -> None:
     assert tactics.active() == []
     assert tactics.active_moe() == []
     assert public.rows == public.moe_rows == []
+
+
+# What FlashInfer's autotuner found
+
+
+def test_tuned_rows_are_in_force_beside_the_loaded_table(public: Operator) -> None:
+    other = replace(make_imported(1, 9), n=512)
+    tuned = make_table(make_imported(1, 7), make_imported(33, 8), other)
+    line = active.set_tuned(tuned, public)
+    assert line == "3 rows for 2 shapes from FlashInfer's autotuner are in force"
+    assert [choice.tactic for choice in tactics.active()] == [9, 7, 8]
+    # The user's rows win, for the whole shape: rows of two tables would not fit together.
+    tactics.load(make_table(make_entry(17, 5)))
+    assert [(choice.m, choice.tactic) for choice in tactics.active()] == [(1, 9), (17, 5)]
+    assert [row[5:] for row in public.rows] == [[1, 9], [17, 5]]
+    tactics.clear()
+    assert tactics.active() == []
+    tactics.load(make_table(make_entry(17, 5)))
+    line = active.set_tuned(tuned, public)
+    assert line.endswith("; 1 of them keep the rows of the loaded table")
+    assert active.set_tuned(Table(), public) != ""
+    assert [choice.tactic for choice in tactics.active()] == [5]
+
+
+def test_the_same_again_changes_nothing(public: Operator) -> None:
+    tuned = make_table(make_imported(1, 7), moe_entries=(make_moe_entry(),))
+    assert active.set_tuned(tuned, public)
+    given = len(public.tables)
+    assert active.set_tuned(replace(tuned), public) == ""
+    assert len(public.tables) == given
+
+
+def test_what_operators_refuse_leaves_the_tables_as_they_were(public: Operator) -> None:
+    active.set_tuned(make_table(make_imported(1, 7)), public)
+
+    def refuse(*tables: torch.Tensor) -> None:
+        raise RuntimeError("refused")
+
+    with pytest.raises(RuntimeError, match="refused"):
+        active.set_tuned(make_table(make_imported(1, 8)), refuse)
+    assert [choice.tactic for choice in tactics.active()] == [7]
+
+
+def test_what_is_in_force_is_described(public: Operator, tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    (line,) = in_force.read(environment).lines()
+    assert "no table is loaded" in line
+    assert "FP4AOT_TACTICS" in line
+    tactics.load(make_table(make_entry(1), make_entry(17)))
+    folder = tmp_path / "sglang/flashinfer/autotune/0.7.2/sm120/0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "rank_tp0_pp0_dp0.json").write_text("{}")
+    other = tmp_path / "elsewhere/flashinfer_autotune_cache/0.7.2/120f/abcdef"
+    other.mkdir(parents=True)
+    (other / "autotune_configs.json").write_text("{}")
+    environment["VLLM_CACHE_ROOT"] = str(tmp_path / "elsewhere")
+    loaded, vllm, sglang = in_force.read(environment).lines()
+    assert "2 rows for 1 shapes on NVIDIA B200 (10.0), from tune" in loaded
+    assert vllm.endswith("autotune_configs.json")
+    assert sglang.endswith("rank_tp0_pp0_dp0.json")
 
 
 def test_merge_returns_a_table_to_load(public: Operator, tmp_path: Path) -> None:

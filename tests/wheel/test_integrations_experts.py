@@ -98,7 +98,7 @@ for name in ("Gelu", "Relu", "Silu", "Relu2", "Identity"):
     assert same(theirs(fc1_expert_weights=plain1, fc2_expert_weights=plain2,
                        quant_scales=plain_32, activation_type=ActivationType[name]), wanted), name
 
-# While FlashInfer tunes, a call is a call.
+# FlashInfer cannot tune on the CPU: a call is a call.
 with fi.autotune():
     assert same(theirs(), [expected])
 """
@@ -240,7 +240,7 @@ def test_with_another_recipe_the_mixture_stays_flashinfers(with_flashinfer):
         + """
 report = integration.enable()
 kept = {one.name: one.reason for one in report.kept}
-assert set(kept) == {"cutlass_fused_moe", "cutlass_fused_moe_workspace_size"}, kept
+assert set(kept) == {name for name in NAMES if "cutlass_fused_moe" in name}, kept
 assert set(kept.values()) == {"not in this wheel with the recipe of the environment"}
 assert is_flashinfers(theirs)
 assert "group_gemm_nvfp4_nt_groupwise" in report.replaced

@@ -16,8 +16,10 @@ originals = {row.name: getattr(sys.modules[row.module], row.name) for row in ROW
 signatures = {name: inspect.signature(function) for name, function in originals.items()}
 before = bindings(originals.values())
 assert ("__main__", "quantize") in before and len(before) > 2 * len(NAMES)
+hooks = {hook.name for hook in table.TUNING_HOOKS}
 rest = {
-    name: value for name, value in vars(flashinfer).items() if ("flashinfer", name) not in before
+    name: value for name, value in vars(flashinfer).items()
+    if ("flashinfer", name) not in before and name not in hooks
 }
 
 first = integration.enable()

@@ -10,6 +10,7 @@ import torch
 
 import fp4aot
 from fp4aot import _gpus, _manifest
+from fp4aot._tactics import in_force
 from fp4aot.integrations import describe
 from fp4aot.operators import DEVICE_OPERATORS
 
@@ -60,6 +61,8 @@ class Report:
         What uses the operators without being told to.
     driver_version
         Version of the NVIDIA driver in the kernel, or None where the kernel does not tell.
+    tactics
+        Which tables of tactics are in force.
     """
 
     manifest: _manifest.Manifest
@@ -72,6 +75,7 @@ class Report:
     absent: tuple[str, ...] = ()
     integrations: describe.Integrations | None = None
     driver_version: str | None = None
+    tactics: in_force.InForce | None = None
 
     @property
     def ok(self) -> bool:
@@ -119,6 +123,7 @@ class Report:
             "devices": [asdict(device) for device in self.devices],
             "problems": [asdict(problem) for problem in self.problems],
             "integrations": asdict(self.integrations) if self.integrations else None,
+            "tactics": asdict(self.tactics) if self.tactics else None,
         }
 
 
@@ -144,6 +149,7 @@ def examine() -> Report:
         absent=absent,
         integrations=describe.describe(),
         driver_version=driver_version,
+        tactics=in_force.read(),
     )
 
 
@@ -327,6 +333,8 @@ def render(report: Report) -> str:
             lines.append(f"           missing: {', '.join(device.missing)}")
     if report.integrations is not None:
         lines += ["", "integrations", *report.integrations.lines()]
+    if report.tactics is not None:
+        lines += ["", "tactics", *report.tactics.lines()]
     for problem in report.problems:
         lines += ["", f"PROBLEM  {problem.what}", f"DO       {problem.remedy}"]
     return "\n".join([*lines, "", report.verdict])

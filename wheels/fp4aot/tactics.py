@@ -4,8 +4,9 @@ FlashInfer's FP4 GEMM is a list of kernels ("tactics") for each architecture. Th
 from a table, by the device's compute capability, the output dtype, N, K and a bucket of M. So does
 `cutlass_fused_moe` for each of its two products, by the capability, the output dtype, whether its
 input is quantized, `use_fused_finalize`, the sizes of a rank's experts, their number, top_k and a
-bucket of tokens. The table is set once, when `fp4aot` is imported or by `load`, and never during a
-call; a call with an explicit `tactic` does not look, and of `profile_ids` only a -1 is looked up.
+bucket of tokens. The table is set when `fp4aot` is imported, by `load`, or by FlashInfer's
+autotuner through `fp4aot.integrations.flashinfer`, and never during a call; a call with an explicit
+`tactic` does not look, and of `profile_ids` only a -1 is looked up.
 Where the table has no entry for a shape, FlashInfer's own default is used. The choice is the same
 under eager, compile and capture; what has been captured keeps the kernel it was captured with.
 

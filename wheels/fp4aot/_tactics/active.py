@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from fp4aot._tactics import file
 from fp4aot._tactics.at_import import SHIPPED, VARIABLE
-from fp4aot._tactics.entries import OUT_DTYPES, Choice, MoeChoice
+from fp4aot._tactics.entries import OUT_DTYPES, Choice, Entry, MoeChoice, MoeEntry
 from fp4aot._tactics.errors import TacticsError
 from fp4aot._tactics.table import Table, merge, shared_capabilities
 from fp4aot._tactics.wheel import Wheel
@@ -51,9 +51,18 @@ class Summary:
 
 @dataclass
 class _State:
-    """Of this process: this module outlives a reload of `fp4aot`, as the operators do."""
+    """Of this process: this module outlives a reload of `fp4aot`, as the operators do.
+
+    Attributes
+    ----------
+    table
+        What the user loaded.
+    tuned
+        What FlashInfer's autotuner would choose, for shapes that the user's table does not have.
+    """
 
     table: Table = field(default_factory=Table)
+    tuned: Table = field(default_factory=Table)
     import_done: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,8 +106,7 @@ def load(
     with _state.lock:
         table = merge((_state.table, table) if add else (table,))
         notes += shared_capabilities(table)
-        set_tables(rows(table.choices()), moe_rows(table.moe_choices()))
-        _state.table = table
+        _put_in_force(table, _state.tuned, set_tables)
     for note in notes:
         warnings.warn(f"fp4aot.tactics: {note}", stacklevel=3)
     return Summary(name, len(table), tuple(table.devices()), tuple(notes))
@@ -107,13 +115,59 @@ def load(
 def clear(set_tables: SetTables) -> None:
     """Take the table from the operators."""
     with _state.lock:
-        set_tables(rows([]), moe_rows([]))
-        _state.table = Table()
+        _put_in_force(Table(), Table(), set_tables)
+
+
+def set_tuned(tuned: Table, set_tables: SetTables) -> str:
+    """Put in force what FlashInfer's autotuner would choose, beside what the user loaded.
+
+    Returns
+    -------
+    str
+        One line for a log; empty where nothing has changed.
+    """
+    with _state.lock:
+        if list(_shapes(tuned)) == list(_shapes(_state.tuned)):
+            return ""
+        _put_in_force(_state.table, tuned, set_tables)
+        own = {shape for shape, _ in _shapes(_state.table)}
+        found = {shape for shape, _ in _shapes(tuned)}
+        line = f"{len(tuned)} rows for {len(found)} shapes from FlashInfer's autotuner are in force"
+        kept = len(found & own)
+        return line + (f"; {kept} of them keep the rows of the loaded table" if kept else "")
 
 
 def table() -> Table:
     """Return what is in force."""
-    return _state.table
+    own = {shape for shape, _ in _shapes(_state.table)}
+    kept = {id(entry) for shape, entry in _shapes(_state.tuned) if shape not in own}
+    added = (
+        replace(
+            section,
+            entries=tuple(entry for entry in section.entries if id(entry) in kept),
+            moe_entries=tuple(entry for entry in section.moe_entries if id(entry) in kept),
+        )
+        for section in _state.tuned.sections
+    )
+    return Table((*_state.table.sections, *(section for section in added if section.all_entries)))
+
+
+def _put_in_force(loaded: Table, tuned: Table, set_tables: SetTables) -> None:
+    before = _state.table, _state.tuned
+    _state.table, _state.tuned = loaded, tuned
+    try:
+        set_tables(rows(table().choices()), moe_rows(table().moe_choices()))
+    except BaseException:
+        _state.table, _state.tuned = before
+        raise
+
+
+def _shapes(of: Table) -> Iterator[tuple[tuple[Any, ...], Entry | MoeEntry]]:
+    """Yield the entries, each with what it is for but the number of tokens."""
+    for section in of.sections:
+        for entry in section.all_entries:
+            # The keys of the two operators differ in their lengths.
+            yield (section.capability, *entry.key[:-1]), entry
 
 
 def rows(choices: list[Choice]) -> torch.Tensor:

@@ -27,6 +27,10 @@ MoeCounts = Callable[[tuple[int, int], bool], tuple[int, int] | None]
 
 _LARGEST = 2**30
 _EXTRAS = 17
+_RANKS = (5, 7, 9)
+"""Where FlashInfer 0.6.18 to 0.7.1 also had the ranks among the extras."""
+_VALUES = {"int64": 16, "uint8": 2, "float4_e2m1fn_x2": 2}
+"""Values in one element of a quantized input."""
 
 
 class Result(NamedTuple):
@@ -133,16 +137,39 @@ def _parse(rest: str) -> tuple[int, Mixture] | None:
     """Read the bucket and the mixture from shapes and extras; None where they are of another."""
     try:
         shapes, extras = ast.literal_eval("(" + re.sub(r"torch\.(\w+)", r"'\1'", rest) + ")")
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+    return mixture_of(shapes, extras)
+
+
+def mixture_of(shapes: Any, extras: Any) -> tuple[int, Mixture] | None:
+    """Tell the number of tokens and the mixture that FlashInfer knows a result by.
+
+    Parameters
+    ----------
+    shapes
+        Of the input, and of weights and biases of both products.
+    extras
+        What FlashInfer's runner adds, with the names of dtypes in their places.
+
+    Returns
+    -------
+    tuple of int and Mixture, or None
+        None for a mixture in another format than NVFP4, or what is no mixture at all.
+    """
+    try:
         rows, first, _, second, _ = shapes
         tokens, width = rows
         experts, first_rows, first_width = first
         second_experts, hidden, second_width = second
+        if len(extras) == _EXTRAS + len(_RANKS):
+            extras = [value for place, value in enumerate(extras) if place not in _RANKS]
         input_dtype, weight_dtype, output_dtype, top_k = extras[:4]
         other_weights = any(extras[8:13]) or extras[15]
         fused = extras[16]
-    except (SyntaxError, ValueError, TypeError, IndexError, RecursionError, MemoryError):
+    except (ValueError, TypeError, IndexError):
         return None
-    quantized = input_dtype == "int64"
+    quantized = input_dtype in _VALUES
     numbers = (tokens, width, experts, first_rows, hidden, second_width, top_k)
     if not all(type(number) is int and 1 <= number <= _LARGEST for number in numbers):
         return None
@@ -153,8 +180,8 @@ def _parse(rest: str) -> tuple[int, Mixture] | None:
         or other_weights
         or type(fused) is not bool
         or output_dtype not in OUT_DTYPES
-        or input_dtype not in ("int64", output_dtype)
-        or width * (16 if quantized else 1) != hidden
+        or not (quantized or input_dtype == output_dtype)
+        or width * _VALUES.get(input_dtype, 1) != hidden
         or first_width * 16 != hidden
         or first_rows not in (inter, 2 * inter)
         or second_experts != experts
@@ -179,14 +206,31 @@ def _entries(
         starts(buckets, rounding, source, operation, clamped=True) if buckets else {}
         for operation, buckets in zip(OPERATIONS, (products.first, products.second), strict=True)
     )
+    yield from entries(mixture, first, second, counted)
+
+
+def entries(
+    mixture: Mixture, first: Buckets, second: Buckets, counts: tuple[int, int]
+) -> Iterator[MoeEntry]:
+    """Put the tactics of both products together.
+
+    Parameters
+    ----------
+    mixture
+        Whose they are.
+    first, second
+        Each product's tactic by the smallest number of tokens that it is for; None for the default.
+    counts
+        How many tactics the two products have.
+    """
     for tokens in sorted({*first, *second}):
         yield MoeEntry(
             **vars(mixture),
             tokens=tokens,
             gemm1_tactic=_at(first, tokens),
             gemm2_tactic=_at(second, tokens),
-            gemm1_count=counted[0],
-            gemm2_count=counted[1],
+            gemm1_count=counts[0],
+            gemm2_count=counts[1],
         )
 
 

@@ -29,7 +29,7 @@ import fp4aot
 from fp4aot._library import release
 from fp4aot._manifest import Manifest
 from fp4aot.integrations import devices, rebinding, versions
-from fp4aot.integrations._flashinfer import call, coverage, inspection, table
+from fp4aot.integrations._flashinfer import call, coverage, inspection, table, tuning
 from fp4aot.integrations._flashinfer.call import Context, Function
 from fp4aot.integrations.errors import IntegrationError
 from fp4aot.integrations.import_hook import AfterImport
@@ -93,12 +93,18 @@ class _Route:
         Where FlashInfer defines it.
     original, replacement
         The two.
+    owner
+        The class whose method it is, or None.
+    cached_by
+        The function in the same module that keeps what this one returned.
     """
 
     module: str
     name: str
     original: Any
     replacement: Any
+    owner: type | None = None
+    cached_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,9 @@ class _Integration:
 
     def _undo(self) -> None:
         self._after_import.remove()
-        rebinding.rebind((route.replacement, route.original) for route in self._routes)
+        _bind([replace(r, original=r.replacement, replacement=r.original) for r in self._routes])
+        if self._routes:
+            tuning.forget()
         self._routes = []
         self._plan = self._report = None
 
@@ -212,8 +220,12 @@ class _Integration:
                 routes.append(_make_route(row, context, found))
             except _StaysError as error:
                 kept.append(Kept(row.name, str(error)))
-        rebinding.rebind((route.original, route.replacement) for route in routes)
-        self._routes += routes
+        hooks = _hooks() if any(route.name in table.TUNED for route in routes) else []
+        _bind([*routes, *hooks])
+        self._routes += [*routes, *hooks]
+        if hooks:
+            # FlashInfer may have tuned before.
+            tuning.refresh()
         return replace(
             plan.report,
             flashinfer=found,
@@ -228,6 +240,8 @@ class _Integration:
         """Name what another patch has put where our functions should be."""
         found = []
         for route in self._routes:
+            if route.owner is not None:
+                continue
             for module in (route.module, "flashinfer", "flashinfer.quantization"):
                 bound = getattr(sys.modules.get(module), route.name, route.replacement)
                 if bound is not route.replacement and not inspection.is_flashinfers(bound):
@@ -272,7 +286,7 @@ def _make_plan(manifest: Manifest) -> _Plan:
     rows: list[table.PublicFunction | table.ModuleGetter] = []
     for row in _rows():
         reason = coverage.why_not(manifest, row.operators, row.lowest, capabilities)
-        if isinstance(row, table.PublicFunction) and row.one_recipe and settings.recipe is not None:
+        if row.one_recipe and settings.recipe is not None:
             reason = reason or "not in this wheel with the recipe of the environment"
         if reason:
             kept.append(Kept(row.name, reason))
@@ -310,9 +324,10 @@ def _make_route(
     if not inspection.is_flashinfers(original):
         raise _StaysError(f"replaced by {inspection.owner(original)} before")
     if isinstance(row, table.ModuleGetter):
-        if release(version) < table.OLDEST_WITH_GETTERS:
+        if release(version) < row.oldest:
             raise _StaysError(f"other arguments in FlashInfer {version}")
-        return _Route(row.module, row.name, original, row.make(original, context))
+        replacement = row.make(original, context)
+        return _Route(row.module, row.name, original, replacement, cached_by=row.cached_by)
     route = row.make(original, context)
     difference = inspection.difference(original, route)
     if difference:
@@ -320,6 +335,34 @@ def _make_route(
     replacement = call.replace(original, route)
     _dress(replacement, original)
     return _Route(row.module, row.name, original, replacement)
+
+
+def _hooks() -> list[_Route]:
+    """Replace what changes what FlashInfer's autotuner knows, as far as this FlashInfer has it."""
+    hooks = []
+    for hook in table.TUNING_HOOKS:
+        module = sys.modules.get(hook.module)
+        owner_name, _, name = hook.name.rpartition(".")
+        owner = getattr(module, owner_name, None) if owner_name else None
+        original = getattr(owner if owner_name else module, name, None)
+        if original is not None:
+            replacement = hook.make(original, tuning.refresh)
+            hooks.append(_Route(hook.module, name, original, replacement, owner))
+    return hooks
+
+
+def _bind(routes: list[_Route]) -> None:
+    """Put replacements in the places of originals, and drop what was made by the originals."""
+    rebinding.rebind((r.original, r.replacement) for r in routes if r.owner is None)
+    for route in routes:
+        if route.owner is not None and getattr(route.owner, route.name) is route.original:
+            setattr(route.owner, route.name, route.replacement)
+        cache: Any = getattr(sys.modules.get(route.module), route.cached_by, None)
+        getattr(cache, "cache_clear", _nothing)()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _dress(replacement: Function, original: Function) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fp4aot.integrations._flashinfer import tuning
 from fp4aot.integrations._flashinfer.call import Context, Function, Route
 
 
@@ -30,7 +31,8 @@ def mm_fp4(original: Function, context: Context) -> Route:
         enable_pdl: bool = True,
     ) -> Any:
         if (
-            backend not in backends
+            tuning.is_open(a)
+            or backend not in backends
             or not use_nvfp4
             or block_size != 16
             or use_8x4_sf_layout
@@ -42,6 +44,8 @@ def mm_fp4(original: Function, context: Context) -> Route:
             # K and N; K is packed by two.
             or a.shape[1] % 16 != 0
             or b.shape[1] % 32 != 0
+            # FlashInfer has tuned several backends, and chooses among them.
+            or (backend == "auto" and (b.shape[1], a.shape[1] * 2) in tuning.state.other_backends)
         ):
             return NotImplemented
         if out is None:

@@ -7,7 +7,6 @@ of which calls an operator.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -102,38 +101,6 @@ def kv_dequantization(original: Function, context: Context) -> Function:
         return module
 
     return _like_cached(get_fp4_kv_dequantization_module, original)
-
-
-def cutlass_gemm(original: Function, context: Context) -> Function:
-    """Make the replacement of a `get_gemm_sm…_module_cutlass_fp4`."""
-    # Not an import: FlashInfer's modules are there, and another thread may hold their lock.
-    base: Any = sys.modules["flashinfer.autotuner"].TunableRunner
-
-    class CutlassFp4GemmRunner(base):  # type: ignore[misc]
-        """FlashInfer's autotuner chooses among the wheel's tactics."""
-
-        def get_valid_tactics(self, inputs: list[Any], profile: Any) -> list[int]:
-            major, minor = torch.cuda.get_device_capability(inputs[0].device)
-            return list(range(torch.ops.fp4aot._mm_fp4_tactic_count(major, minor)))
-
-        def forward(
-            self,
-            inputs: list[Any],
-            tactic: int = -1,
-            do_preparation: bool = False,
-            **keywords: Any,
-        ) -> torch.Tensor:
-            a, b, a_descale, b_descale, alpha, _, out, *_ = inputs
-            torch.ops.fp4aot.mm_fp4.out(a, b, a_descale, b_descale, alpha, tactic, out=out)
-            result: torch.Tensor = out
-            return result
-
-    module = SimpleNamespace(cutlass_fp4_gemm_runner=CutlassFp4GemmRunner)
-
-    def get_module_cutlass_fp4() -> SimpleNamespace:
-        return module
-
-    return _like_cached(get_module_cutlass_fp4, original)
 
 
 def _quantization_functions(context: Context) -> dict[str, Function]:

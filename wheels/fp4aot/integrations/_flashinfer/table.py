@@ -6,13 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fp4aot import batched_quantization, group_gemm, kv_cache, quantization, shuffle
-from fp4aot.integrations._flashinfer import dequantize, gemm, modules, moe, quantize
+from fp4aot.integrations._flashinfer import (
+    dequantize,
+    gemm,
+    modules,
+    moe,
+    quantize,
+    tunable_modules,
+    tuning,
+)
 from fp4aot.integrations._flashinfer.call import Context, Function, Route, all_calls
 
 _QUANTIZATION = "flashinfer.quantization.fp4_quantization"
 _ACTIVATION = "flashinfer.activation"
 _GEMM = "flashinfer.gemm.gemm_base"
 _MOE = "flashinfer.fused_moe.core"
+_AUTOTUNER = "flashinfer.autotuner"
+_KERNELS = ("sm100", "sm103", "sm120")
 
 BLACKWELL = (10, 0)
 BLACKWELL_GEFORCE = (12, 0)
@@ -48,7 +58,7 @@ class PublicFunction:
 
 @dataclass(frozen=True)
 class ModuleGetter:
-    """A function by which FlashInfer's own Python gets a compiled module.
+    """A function by which FlashInfer's own Python gets a compiled module, or what loads one.
 
     Parameters
     ----------
@@ -60,6 +70,12 @@ class ModuleGetter:
         Operators with compiled kernels that the module's functions call.
     lowest
         Compute capability from which FlashInfer offers it.
+    one_recipe
+        As in `PublicFunction`.
+    oldest
+        FlashInfer's first release in which the module's functions have the arguments of today.
+    cached_by
+        The function in the same module that keeps what was loaded.
     """
 
     module: str
@@ -67,6 +83,26 @@ class ModuleGetter:
     make: Callable[[Function, Context], Function]
     operators: tuple[str, ...]
     lowest: tuple[int, int] = BLACKWELL
+    one_recipe: bool = False
+    oldest: tuple[int, ...] = (0, 7)
+    cached_by: str = ""
+
+
+@dataclass(frozen=True)
+class TuningHook:
+    """What changes what FlashInfer's autotuner knows.
+
+    Parameters
+    ----------
+    module, name
+        A function, and where FlashInfer defines it; or a method, "AutoTuner.load_configs".
+    make
+        Makes its replacement, of the function and of what is to be called afterwards.
+    """
+
+    module: str
+    name: str
+    make: Callable[[Function, Callable[[], None]], Function]
 
 
 PUBLIC_FUNCTIONS = (
@@ -184,19 +220,40 @@ MODULE_GETTERS = (
         operators=("nvfp4_kv_dequantize", "nvfp4_kv_dequantize_paged"),
         lowest=AMPERE,
     ),
-    ModuleGetter(
-        *(_GEMM, "get_gemm_sm100_module_cutlass_fp4", modules.cutlass_gemm),
-        operators=("mm_fp4",),
+    *(
+        ModuleGetter(
+            *(_GEMM, f"gen_gemm_{kernels}_module_cutlass_fp4", tunable_modules.matmul),
+            operators=("mm_fp4",),
+            oldest=(),
+            cached_by=f"get_gemm_{kernels}_module_cutlass_fp4",
+        )
+        for kernels in _KERNELS
+    ),
+    *(
+        ModuleGetter(
+            *(_MOE, f"gen_cutlass_fused_moe_{kernels}_module", tunable_modules.mixture),
+            operators=("cutlass_fused_moe",),
+            one_recipe=True,
+            oldest=(),
+            cached_by="get_cutlass_fused_moe_module",
+        )
+        for kernels in _KERNELS
     ),
     ModuleGetter(
-        *(_GEMM, "get_gemm_sm103_module_cutlass_fp4", modules.cutlass_gemm),
-        operators=("mm_fp4",),
-    ),
-    ModuleGetter(
-        *(_GEMM, "get_gemm_sm120_module_cutlass_fp4", modules.cutlass_gemm),
-        operators=("mm_fp4",),
+        *("flashinfer.tllm_utils", "gen_trtllm_utils_module", tunable_modules.utilities),
+        operators=(),
+        oldest=(),
+        cached_by="get_trtllm_utils_module",
     ),
 )
 
-OLDEST_WITH_GETTERS = (0, 7)
-"""Before, the functions of the compiled modules have other arguments."""
+TUNED = ("mm_fp4", "cutlass_fused_moe")
+"""The functions above that FlashInfer tunes."""
+
+TUNING_HOOKS = (
+    TuningHook(_AUTOTUNER, "autotune", tuning.context),
+    TuningHook("flashinfer.autotune_cache", "autotune_v2", tuning.context),
+    TuningHook("flashinfer.autotune_cache", "autotune_v2_reload", tuning.afterwards),
+    TuningHook(_AUTOTUNER, "AutoTuner.load_configs", tuning.afterwards),
+    TuningHook(_AUTOTUNER, "AutoTuner.clear_cache", tuning.afterwards),
+)

@@ -1,0 +1,141 @@
+"""Contexts in which FlashInfer tunes: what they hand over, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fp4aot.integrations._flashinfer import tuned_table, tuning
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch):
+    monkeypatch.setattr(tuning, "state", tuning._State())
+    return tuning.state
+
+
+def on_gpu():
+    return SimpleNamespace(is_cuda=True)
+
+
+@contextlib.contextmanager
+def autotune(tune_mode=True, cache=None):
+    """Stands in for FlashInfer's."""
+    yield (tune_mode, cache)
+
+
+def test_calls_are_flashinfers_while_it_tunes(state):
+    refreshed = []
+    context = tuning.context(autotune, lambda: refreshed.append(state.open))
+    with context(cache="a.json") as value:
+        assert value == (True, "a.json")
+        assert tuning.is_open(on_gpu())
+        assert not tuning.is_open(torch.ones(1))
+        with context(True):
+            assert state.open == 2
+        assert state.open == 1
+    assert not tuning.is_open(on_gpu())
+    # Each time a context is left, when it no longer counts.
+    assert refreshed == [1, 0]
+
+
+def test_a_context_that_only_reads_gives_the_table_at_once(state):
+    refreshed = []
+    with tuning.context(autotune, lambda: refreshed.append("now"))(False, "a.json"):
+        assert refreshed == ["now"]
+        assert not tuning.is_open(on_gpu())
+    assert refreshed == ["now", "now"]
+
+
+def test_an_error_in_a_context_closes_it(state):
+    refreshed = []
+    with (
+        pytest.raises(KeyError),
+        tuning.context(autotune, lambda: refreshed.append("now"))(),
+    ):
+        raise KeyError
+    assert (state.open, refreshed) == (0, ["now"])
+
+
+def test_a_context_is_a_decorator_as_flashinfers_is(state):
+    @tuning.context(autotune, lambda: None)()
+    def inside():
+        return state.open
+
+    assert inside() == 1
+    assert inside() == 1
+
+
+def test_a_compiled_call_is_never_handed_over(state):
+    state.open = 1
+    gpu = on_gpu()
+
+    def call(x):
+        return x + 1 if tuning.is_open(gpu) else x + 2
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(1)).item() == 2
+    assert call(torch.zeros(1)).item() == 1
+
+
+def test_a_method_refreshes_afterwards():
+    events = []
+    method = tuning.afterwards(lambda self, path: events.append(path), lambda: events.append("r"))
+    method(None, "a.json")
+    assert events == ["a.json", "r"]
+
+
+def test_what_goes_wrong_is_logged_and_never_raised(state, monkeypatch, caplog):
+    tuner = SimpleNamespace(AutoTuner=SimpleNamespace(get=lambda: None))
+    monkeypatch.setitem(sys.modules, "flashinfer.autotuner", tuner)
+
+    def fail(*arguments):
+        raise ValueError("something")
+
+    monkeypatch.setattr(tuned_table, "apply", fail)
+    tuning.refresh()
+    assert "keep the tactics that they had" in caplog.text
+    assert "something" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(tuned_table, "apply", lambda *_: "7 rows")
+    with caplog.at_level("INFO"):
+        tuning.refresh()
+    assert "fp4aot: 7 rows" in caplog.text
+    caplog.clear()
+    state.open = 1
+    tuning.refresh()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("bucket_of", "largest", "starts"),
+    [
+        (lambda m: 1 << (m.bit_length() - 1), 8, [1, 2, 4, 8, 16]),
+        (lambda m: min(m, 3), 3, [1, 2, 3]),
+        (lambda m: 64, 64, [1]),
+        (lambda m: 128 if m <= 300 else 512, 512, [1, 301]),
+        (lambda m: 128 if m <= 300 else 512, 128, [1, 301]),
+    ],
+)
+def test_starts_of_buckets(bucket_of, largest, starts):
+    assert list(tuned_table._bucket_starts(bucket_of, largest)) == starts
+
+
+def test_keys_of_caches_are_read():
+    profile = "((64, 2048), (2048, 512), (-1, 256), (256, 512), (1,), (0,), (-1, 512), (0,), (0,))"
+    (known,) = tuned_table._read_key(f"('fp4_gemm', 'CutlassFp4GemmRunner', {profile}, ())")
+    assert known.operation == "fp4_gemm"
+    assert known.profile[0] == (64, 2048)
+    assert known.extras == ()
+    assert known.runner_hash is None
+    # Without extras, as before 0.6.18.
+    assert tuned_table._read_key(f"('fp4_gemm', 'CutlassFp4GemmRunner', {profile})") == (known,)
+    text = "('trtllm::fused_moe::gemm1', 'MoERunner', ((8, 64),), (torch.bfloat16, 8, False))"
+    (mixture,) = tuned_table._read_key(text)
+    assert mixture.extras == (torch.bfloat16, 8, False)
+    for other in ("('bf16_gemm', 'X', ((8, 64),), ())", "('fp4_gemm', 'X', ((8", "", "_metadata"):
+        assert tuned_table._read_key(other) == ()
