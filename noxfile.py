@@ -163,7 +163,7 @@ def cross(session: nox.Session) -> None:
 
 @nox.session
 def integrations(session: nox.Session) -> None:
-    """Run SGLang's and vLLM's own code against the wheel: downloads 465 MB, takes 15 minutes."""
+    """Run SGLang's and vLLM's own code against the wheel: downloads 635 MB, takes 20 minutes."""
     session.install(*group("build", "torch", "test"))
     report = build_wheel(session, "quick")
     session.install("--no-deps", "--force-reinstall", report["wheel"])

@@ -1,7 +1,7 @@
 """Tests that run the servers' own code against the installed wheel.
 
 ``nox -s test`` runs `test_original_failure.py`, for which 7 MB are downloaded; ``nox -s
-integrations`` runs everything, for which 420 MB are. FlashInfer comes from the environment of the
+integrations`` runs everything, for which 590 MB are. FlashInfer comes from the environment of the
 build, whose interpreter runs the servers' code; it sees of this one only the installed wheel.
 """
 

@@ -126,7 +126,22 @@ FLASHINFER = {
         whole=True,
     ),
 }
-ALL = (*SGLANG, VLLM, *FLASHINFER.values(), *MSGSPEC.values())
+# Further ones, whose autotuner is asked.
+MORE_FLASHINFER = (
+    Wheel(
+        *("flashinfer_python", "0.7.1", "py3-none-any"),
+        "69302ed6e91314a85a4392324becc194594a782ba181646d25d5c305e1b7e8c4",
+        67,
+        whole=True,
+    ),
+    Wheel(
+        *("flashinfer_python", "0.7.4", "py3-none-any"),
+        "a051a62e09a2738e8b0de47a1944fd2f0f3eff01b728b662141ea660cb09dd32",
+        101,
+        whole=True,
+    ),
+)
+ALL = (*SGLANG, VLLM, *FLASHINFER.values(), *MORE_FLASHINFER, *MSGSPEC.values())
 
 # What says that a folder is whole, and which wheel it is of.
 _MARKER = "unpacked.sha256"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-CHOICES = Path(__file__).with_name("tuned_choices.py")
+CHOICES = Path(__file__).parents[1] / "integrations" / "tuned_choices.py"
 CASES = 60
 
 
 def test_the_table_answers_what_the_autotuner_would(with_flashinfer):
     output = with_flashinfer(f"sys.argv = ['', '{CASES}']\n{CHOICES.read_text()}")
-    assert "'mm_fp4'" in output
+    # FlashInfer's log comes behind it.
+    (line,) = (line for line in output.splitlines() if line.startswith('{"flashinfer"'))
+    assert min(json.loads(line)["compared"].values()) > 10 * CASES
 
 
 def test_flashinfers_own_mixture_calls_the_wheel(with_flashinfer):

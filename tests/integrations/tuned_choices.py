@@ -7,6 +7,7 @@ same up in the table. The runners are FlashInfer's own; nothing is compiled or l
 
 import contextlib
 import inspect
+import json
 import random
 import sys
 from types import SimpleNamespace
@@ -199,7 +200,7 @@ def main() -> None:
         for name, check in (("mm_fp4", check_gemm), ("cutlass_fused_moe", check_mixture)):
             forget(tuner)
             counts[name] += check(draw, tuner)
-    print(f"FlashInfer {flashinfer.__version__}: {counts}")
+    print(json.dumps({"flashinfer": flashinfer.__version__, "compared": counts}))
 
 
 main()
