@@ -7,11 +7,15 @@ replay where they are asked for.
 TASK is ``tune`` (and write CACHE, as SGLang does it), ``read`` (CACHE, as vLLM's other ranks do),
 ``enter`` (a context that would tune, with CACHE), ``nothing``, ``kernels`` (the names of those of
 every tactic), or ``rank`` (tune as one of two: its number and a port follow).
+
+Where ``FP4AOT_SGLANG_SOURCES`` names the folder that `integrations/wheels.py` filled, products are
+those of SGLang's own NVFP4 linear layer, quantization and all, and its own loader loads the plugin.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import json
 import os
@@ -70,16 +74,18 @@ class Side:
 
         core.JitSpecNvcc.build_and_load = noted
         self.ours = name == "fp4aot"
-        if self.ours:
-            from fp4aot.integrations import flashinfer as integration
-
-            self.report = integration.enable().summary()
+        sglang = _sglang()
+        if self.ours and sglang is not None:
+            sglang.load_plugins()
+        elif self.ours:
+            importlib.import_module("fp4aot.integrations.flashinfer").enable()
         else:
             # The bundle has no module for this, which takes no part in what is measured.
             module.delay_kernel = lambda microseconds: torch.cuda._sleep(microseconds * 2000)
         self.tuner = AutoTuner.get()
         torch.manual_seed(0)
         self.products = {nk: factors.draw(MOST_ROWS, *nk) for nk in WEIGHTS}
+        self.layers = {} if sglang is None else {nk: _layer(sglang, *nk) for nk in WEIGHTS}
         self.call = _as_flashinfer_takes_it(mixture.draw(MOST_TOKENS, *EXPERTS))
 
     def autotune(self, cache: str | None, tune: bool = True):
@@ -88,7 +94,10 @@ class Side:
         return autotune(tune, cache=cache)
 
     def product(self, m: int, nk: tuple[int, int]) -> torch.Tensor:
-        """Multiply as SGLang's NVFP4 linear layer does."""
+        """Multiply as SGLang's NVFP4 linear layer does, or by it."""
+        if self.layers:
+            layer, x = self.layers[nk]
+            return layer(x[:m])
         a, b, a_scales, b_scales, alpha = self.products[nk]
         # They lie in blocks of 128 rows.
         a_scales = a_scales.reshape(MOST_ROWS, -1)[: -(-m // 128) * 128]
@@ -220,6 +229,32 @@ class Side:
         return found
 
 
+def _sglang():
+    """Bring up SGLang's own package, where its source is at hand."""
+    folder = os.environ.get("FP4AOT_SGLANG_SOURCES")
+    if not folder:
+        return None
+    from integrations import wheels
+    from integrations.sglang_package import bring_up
+
+    python = "{}.{}".format(*sys.version_info)
+    sys.path.append(str(Path(folder) / str(wheels.MSGSPEC[python])))
+    newest = wheels.SGLANG[-1]
+    return bring_up(Path(folder) / str(newest), newest.version)
+
+
+def _layer(sglang, n: int, k: int):
+    """Make SGLang's NVFP4 linear layer, and its inputs."""
+    from integrations.sglang_harness import Linear
+
+    from fp4aot import nn
+
+    x = torch.randn(MOST_ROWS, k, device="cuda", dtype=BF16)
+    dense = torch.nn.Linear(k, n, bias=False, device="cuda", dtype=BF16)
+    quantized = nn.NVFP4Linear.from_linear(dense, activations=x)
+    return Linear(sglang.linear_method(), quantized).cuda(), x
+
+
 def _as_flashinfer_takes_it(call):
     """View packed values sixteen at a time, and scales four: other dtypes mean other formats."""
     changes = {
@@ -270,9 +305,12 @@ def _as_blackwell():
 
 def main() -> None:
     bundle, name, task, cache, *more = sys.argv[1:]
+    if task == "rank":
+        # It makes a process group of its own.
+        os.environ.pop("FP4AOT_SGLANG_SOURCES", None)
     side = Side(Path(bundle), name)
     result: dict[str, object] = {"side": name, "task": task}
-    with _as_blackwell(), contextlib.ExitStack() as stack:
+    with _as_blackwell(), torch.inference_mode(), contextlib.ExitStack() as stack:
         if task == "rank":
             import torch.distributed as dist
             from flashinfer.autotuner import set_autotune_process_group
