@@ -81,7 +81,8 @@ def test_the_walk_through(tree):
     for tests in (of("tests/unit"), of("tests/wheel")):
         assert " passed" in tests
         assert "failed" not in tests
-        assert "skipped" not in tests
+    # The unit tests name what this machine has no tools for, another processor's compiler say.
+    assert "skipped" not in of("tests/wheel")
 
 
 BLOCK = "```python\nx = 1\n```\n"
