@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_tactics_table import WHEEL
 
+from fp4aot._tactics import active
 from fp4aot.integrations._flashinfer import tuned_table, tuning
 
 
@@ -90,7 +92,7 @@ def test_a_method_refreshes_afterwards():
 
 
 def test_what_goes_wrong_is_logged_and_never_raised(state, monkeypatch, caplog):
-    tuner = SimpleNamespace(AutoTuner=SimpleNamespace(get=lambda: None))
+    tuner = SimpleNamespace(AutoTuner=SimpleNamespace(_instance=object()))
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", tuner)
 
     def fail(*arguments):
@@ -123,6 +125,60 @@ def test_what_goes_wrong_is_logged_and_never_raised(state, monkeypatch, caplog):
 )
 def test_starts_of_buckets(bucket_of, largest, starts):
     assert list(tuned_table._bucket_starts(bucket_of, largest)) == starts
+
+
+def profile_of(m, n, k):
+    return ((m, k // 2), (k // 2, n), (-1, 256), (256, n), (1,), (0,), (-1, n), (0,), (0,), (-1,))
+
+
+class Tuner:
+    """Stands in for FlashInfer's `AutoTuner`, of which it has the oldest release's parts."""
+
+    def __init__(self, **results):
+        self._file_configs = {}
+        # By operation, class, hash of the runner, shapes and extras.
+        self.profiling_cache = {
+            ("fp4_gemm", runner, 7, profile_of(m, n, k), ()): (0, tactic, None)
+            for runner, chosen in results.items()
+            for (m, n, k), tactic in chosen.items()
+        }
+
+    def search_cache(self, operation, runners, shapes, config, inputs):
+        ((tokens, *rest), *others) = shapes
+        bucket = config.dynamic_tensor_specs[0].map_to_tuning_buckets(tokens)
+        (probe,) = runners
+        key = (operation, type(probe).__name__, hash(probe), ((bucket, *rest), *others), ())
+        found = self.profiling_cache.get(key)
+        return (True, *found) if found else (False, 0, -1, None)
+
+
+def test_answers_become_the_table_of_the_current_device(state, monkeypatch):
+    spec = SimpleNamespace(map_to_tuning_buckets=lambda m: 1 << (m.bit_length() - 1))
+    config = SimpleNamespace(dynamic_tensor_specs=(spec,))
+    gemm = SimpleNamespace(_MM_FP4_TUNING_CONFIG_128x4=config)
+    monkeypatch.setitem(sys.modules, "flashinfer.gemm.gemm_base", gemm)
+    autotuner = SimpleNamespace(TunableRunner=object)
+    monkeypatch.setitem(sys.modules, "flashinfer.autotuner", autotuner)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "RTX")
+    monkeypatch.setattr(tuned_table.wheel, "this_wheel", lambda: WHEEL)
+    given = []
+    monkeypatch.setattr(active, "_state", active._State())
+    monkeypatch.setattr(active, "set_operators_tables", lambda *tables: given.append(tables))
+    tuner = Tuner(
+        CutlassFp4GemmRunner={(4, 512, 4096): 3, (16, 512, 4096): 5, (8, 64, 64): 99},
+        CudnnFp4GemmRunner={(4, 1024, 4096): 0},
+    )
+    line = tuned_table.apply(tuner, state)
+    assert line == "10 rows for 2 shapes from FlashInfer's autotuner are in force"
+    choices = [choice for choice in active.table().choices() if choice.out_dtype == "bfloat16"]
+    # Between the buckets and beyond them is FlashInfer's default; 99 is no tactic of the wheel.
+    assert [(c.m, c.tactic) for c in choices] == [(1, -1), (4, 3), (8, -1), (16, 5), (32, -1)]
+    assert {(c.major, c.minor, c.n, c.k) for c in choices} == {(12, 0, 512, 4096)}
+    assert state.other_backends == {(1024, 4096)}
+    assert tuned_table.apply(tuner, state) == ""
+    assert len(given) == 1
 
 
 def test_keys_of_caches_are_read():

@@ -55,15 +55,6 @@ class Known(NamedTuple):
     runner_hash: int | None
 
 
-class Problem(NamedTuple):
-    """What results of one operation, runner and shape have in common, but for the tokens."""
-
-    operation: str
-    runner: str
-    profile: Profile
-    extras: tuple[Any, ...]
-
-
 class Found(NamedTuple):
     """What the autotuner would choose.
 
@@ -95,7 +86,9 @@ def apply(tuner: Any, state: Any) -> str:
     str
         What to say of it; empty where nothing has changed.
     """
-    if not torch.cuda.is_available():
+    is_initialized: Callable[[], bool] = torch.cuda.is_initialized
+    if not is_initialized():
+        # Whatever tunes, or reads a cache, has asked for the device.
         return ""
     capability = torch.cuda.get_device_capability()
     this = wheel.this_wheel()
@@ -146,15 +139,16 @@ def read(
     state
         `tuning.state`.
     """
-    problems: dict[Problem, tuple[int, int]] = {}
+    # What results have in common but for the tokens: the largest bucket, and the runner's hash.
+    problems: dict[Known, tuple[int, int]] = {}
     for known in _known(tuner):
-        problem = Problem(known.operation, known.runner, _without_tokens(known), known.extras)
+        problem = known._replace(profile=_with_tokens(known.profile, 0), runner_hash=None)
         before = problems.get(problem, (0, 0))
         # A cache that was read says nothing of the runner's hash, and needs none.
         identity = before[1] if known.runner_hash is None else known.runner_hash
         problems[problem] = (max(before[0], known.profile[0][0]), identity)
     entries: dict[tuple[Any, ...], Entry] = {}
-    products: dict[Mixture, dict[str, Buckets]] = {}
+    products: dict[tuple[Mixture, tuple[int, int]], dict[str, Buckets]] = {}
     others = set()
     for problem, (largest, identity) in problems.items():
         ask = partial(_answers, tuner, problem, largest, identity)
@@ -165,7 +159,8 @@ def read(
             if problem.runner != gemm_cache.RUNNER:
                 others.add(sizes[1:])
                 continue
-            config = _gemm_module()._MM_FP4_TUNING_CONFIG_128x4
+            gemm: Any = sys.modules["flashinfer.gemm.gemm_base"]
+            config = gemm._MM_FP4_TUNING_CONFIG_128x4
             for m, tactic in ask(config, range(tactic_count)).items():
                 for dtype in OUT_DTYPES:
                     chosen = DEFAULT_TACTIC if tactic is None else tactic
@@ -174,30 +169,28 @@ def read(
         elif moe_counts is not None and problem.runner == moe_cache.RUNNER:
             config = _mixture_config(state.largest or largest)
             for mixture in _mixtures(problem, state.mixtures):
-                first, second = moe_counts(mixture.use_fused_finalize)
+                first, second = counts = moe_counts(mixture.use_fused_finalize)
                 is_first = problem.operation == moe_cache.OPERATIONS[0]
                 valid = range(first) if is_first else range(first, first + second)
-                products.setdefault(mixture, {})[problem.operation] = ask(config, valid)
+                answers = products.setdefault((mixture, counts), {})
+                answers[problem.operation] = ask(config, valid)
+    gemm1, gemm2 = moe_cache.OPERATIONS
+    moe_entries = [
+        entry
+        for (mixture, counts), answers in products.items()
+        for entry in moe_cache.entries(
+            mixture, answers.get(gemm1, {}), answers.get(gemm2, {}), counts
+        )
+    ]
     return Found(
         tuple(sorted(entries.values(), key=lambda entry: entry.key)),
-        tuple(sorted(_moe_entries(products, moe_counts), key=lambda entry: entry.key)),
+        tuple(sorted(moe_entries, key=lambda entry: entry.key)),
         frozenset(others),
     )
 
 
-def _moe_entries(
-    products: Mapping[Mixture, Mapping[str, Buckets]],
-    moe_counts: Callable[[bool], tuple[int, int]] | None,
-) -> Iterator[MoeEntry]:
-    for mixture, tactics in products.items():
-        if moe_counts is not None:
-            first, second = (tactics.get(operation, {}) for operation in moe_cache.OPERATIONS)
-            counted = moe_counts(mixture.use_fused_finalize)
-            yield from moe_cache.entries(mixture, first, second, counted)
-
-
 def _answers(
-    tuner: Any, problem: Problem, largest: int, identity: int, config: Any, valid: range
+    tuner: Any, problem: Known, largest: int, identity: int, config: Any, valid: range
 ) -> dict[int, int | None]:
     """Ask for one problem's tactic in each bucket; None stands for FlashInfer's default.
 
@@ -305,7 +298,7 @@ def _read_key(text: str) -> tuple[Known, ...]:
     return tuple(_ours(operation, runner, profile, extras))
 
 
-def _mixtures(problem: Problem, seen: Mapping[Any, tuple[Any, ...]]) -> Iterator[Mixture]:
+def _mixtures(problem: Known, seen: Mapping[Any, tuple[Any, ...]]) -> Iterator[Mixture]:
     """Tell what mixture a result is for. Without extras, the calls have to tell."""
     shapes = _with_tokens(problem.profile, 1)
     extras = problem.extras or seen.get(weights_of(shapes), ())
@@ -320,16 +313,8 @@ def weights_of(shapes: Profile) -> Profile:
     return shapes[0][1:], shapes[1], shapes[3]
 
 
-def _without_tokens(known: Known) -> Profile:
-    return _with_tokens(known.profile, 0)
-
-
 def _with_tokens(profile: Profile, tokens: int) -> Profile:
     return ((tokens, *profile[0][1:]), *profile[1:])
-
-
-def _gemm_module() -> Any:
-    return sys.modules["flashinfer.gemm.gemm_base"]
 
 
 def _mixture_config(largest: int) -> Any:
