@@ -111,7 +111,8 @@ def load(source: str | os.PathLike[str] | Table, *, add: bool = False) -> Summar
     source
         A file, or a table such as `merge` returns.
     add
-        Merge with what is in force instead of replacing it.
+        Merge with what was loaded before instead of replacing it. For shapes that the table does
+        not have, the choices of FlashInfer's autotuner stay in force.
 
     Returns
     -------
