@@ -11,7 +11,8 @@ import torch
 from test_tactics_table import WHEEL
 
 from fp4aot._tactics import active
-from fp4aot.integrations._flashinfer import tuned_table, tuning
+from fp4aot.integrations._flashinfer import gemm, tuned_table, tuning
+from fp4aot.integrations._flashinfer.call import Context
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,29 @@ def test_a_context_is_a_decorator_as_flashinfers_is(state):
 
     assert inside() == 1
     assert inside() == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "tuned"),
+    [
+        ("auto", NotImplemented),
+        ("cutlass", NotImplemented),
+        ("cute-dsl", "cutlass"),
+        ("x", NotImplemented),
+    ],
+)
+def test_another_backend_that_the_wheel_answers_is_tuned_as_the_wheels(state, backend, tuned):
+    state.open = 1
+
+    def original(a, b, a_descale, b_descale, alpha, out_dtype, out, backend):
+        return backend
+
+    context = Context(("auto", "cutlass", "cute-dsl"), None, None, False)
+    answer = gemm.mm_fp4(original, context).answer
+    sizes = {"is_cuda": True, "dim": lambda: 2}
+    a, b = (SimpleNamespace(**sizes, shape=shape) for shape in ((4, 64), (64, 96)))
+    found = answer(a, b, None, None, SimpleNamespace(numel=lambda: 1), backend=backend)
+    assert found == tuned
 
 
 def test_a_compiled_call_is_never_handed_over(state):

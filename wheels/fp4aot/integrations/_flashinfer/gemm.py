@@ -9,6 +9,8 @@ import torch
 from fp4aot.integrations._flashinfer import tuning
 from fp4aot.integrations._flashinfer.call import Context, Function, Route
 
+_TUNED_BACKENDS = ("auto", "cutlass")
+
 
 def mm_fp4(original: Function, context: Context) -> Route:
     """Make the route of `flashinfer.mm_fp4`: NVFP4 alone."""
@@ -31,8 +33,7 @@ def mm_fp4(original: Function, context: Context) -> Route:
         enable_pdl: bool = True,
     ) -> Any:
         if (
-            tuning.is_open(a)
-            or backend not in backends
+            backend not in backends
             or not use_nvfp4
             or block_size != 16
             or use_8x4_sf_layout
@@ -48,6 +49,12 @@ def mm_fp4(original: Function, context: Context) -> Route:
             or (backend == "auto" and (b.shape[1], a.shape[1] * 2) in tuning.state.other_backends)
         ):
             return NotImplemented
+        if tuning.is_open(a):
+            if backend in _TUNED_BACKENDS:
+                return NotImplemented
+            # The wheel answers this backend's calls: FlashInfer is to tune the wheel's kernels.
+            scales = {"a_descale": a_descale, "b_descale": b_descale, "alpha": alpha}
+            return original(a, b, **scales, out_dtype=out_dtype, out=out, backend="cutlass")
         if out is None:
             return operator(a, b, a_descale, b_descale, alpha, out_dtype, -1)
         operator_out(a, b, a_descale, b_descale, alpha, -1, out=out)
