@@ -10,6 +10,7 @@ import inspect
 import json
 import random
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import flashinfer
@@ -63,12 +64,16 @@ def look_up(entries: dict[int, object], m: int) -> object:
     return entries[max(starts)] if starts else None
 
 
-def remember(tuner, operation, runner, config, arguments, tactic, in_file) -> None:
+def remember(tuner, operation, runner, config, arguments, tactic, place) -> None:
     """Put a result where profiling, or reading a cache, would have put it."""
     shapes = tuple(tuner._get_input_sizes(arguments))
     extras = runner.get_cache_key_extras(arguments)
     key = AutoTuner._get_cache_key(operation, runner, shapes, config, extras)
-    if not in_file:
+    if place == "store":
+        tuner._managed_cache.publish(
+            key.file_key, type(runner).__name__, tactic, key_fields=key.key_fields
+        )
+    elif place == "memory":
         # With the number of the runner, before 0.6.18.
         result = (0, tactic, None) if isinstance(key, tuple) else (tactic, None)
         tuner.profiling_cache[key] = result
@@ -78,9 +83,17 @@ def remember(tuner, operation, runner, config, arguments, tactic, in_file) -> No
         tuner._file_configs[str((key[0], key[1], key[3]))] = (type(runner).__name__, tactic)
 
 
+def tuner_has_store(tuner) -> bool:
+    return getattr(tuner, "_managed_cache", None) is not None
+
+
 def forget(tuner) -> None:
     tuner.profiling_cache.clear()
     tuner._file_configs.clear()
+    if tuner_has_store(tuner):
+        tuner._managed_cache = None
+        tuner._managed_stores.clear()
+        flashinfer.autotune_v2_reload()
 
 
 def context(draw: random.Random):
@@ -94,7 +107,7 @@ def context(draw: random.Random):
     return autotune(False, **choice), choice.get("tuning_buckets")
 
 
-def check_gemm(draw: random.Random, tuner) -> int:
+def check_gemm(draw: random.Random, tuner, places) -> int:
     n, k = 32 * draw.randint(1, 200), 32 * draw.randint(1, 200)
     runner = gemm_base.get_gemm_sm120_module_cutlass_fp4().cutlass_fp4_gemm_runner()
     state = SimpleNamespace(largest=0, mixtures={})
@@ -107,12 +120,15 @@ def check_gemm(draw: random.Random, tuner) -> int:
         offered = list(generated(8192) if callable(generated) else generated)
         buckets = sorted(draw.sample(offered, draw.randint(1, len(offered))))
         for bucket in buckets:
-            for in_file in draw.choice(((True,), (False,), (True, False))):
+            for place in draw.choice(places):
                 arguments = gemm_arguments(bucket, n, k)
                 tactic = draw.randrange(TACTICS)
-                remember(tuner, "fp4_gemm", runner, config, arguments, tactic, in_file)
+                remember(tuner, "fp4_gemm", runner, config, arguments, tactic, place)
+        if tuner_has_store(tuner):
+            # What other processes have published is read anew.
+            flashinfer.autotune_v2_reload()
         found = tuned_table.read(tuner, TACTICS, None, state)
-        assert {(e.n, e.k) for e in found.entries} <= {(n, k)}
+        assert {(e.n, e.k) for e in found.entries} == {(n, k)}
         entries = {e.m: e.tactic for e in found.entries if e.out_dtype == "bfloat16"}
         for m in tokens(draw, [*buckets, *(own_buckets or ())]):
             _, expected = tuner.choose_one(
@@ -131,7 +147,7 @@ def runner_class():
     return found
 
 
-def check_mixture(draw: random.Random, tuner) -> int:
+def check_mixture(draw: random.Random, tuner, places) -> int:
     kind = runner_class()
     hidden, inter = 32 * draw.randint(1, 100), 32 * draw.randint(1, 100)
     experts, top_k, ep_size = draw.randint(1, 64), draw.randint(1, 8), draw.choice((1, 2, 4))
@@ -170,12 +186,16 @@ def check_mixture(draw: random.Random, tuner) -> int:
         state = SimpleNamespace(largest=largest if told else 0, mixtures=seen)
         for product, operation in enumerate(OPERATIONS):
             for bucket in buckets if not told else draw.sample(buckets, draw.randint(1, counted)):
-                for in_file in draw.choice(((True,), (False,), (True, False))):
+                for place in draw.choice(places):
                     offset = MOE_TACTICS[0] * product
                     tactic = offset + draw.randrange(MOE_TACTICS[product])
                     given = mixture_arguments(bucket, *shape)
-                    remember(tuner, operation, runner, config, given, tactic, in_file)
+                    remember(tuner, operation, runner, config, given, tactic, place)
+        if tuner_has_store(tuner):
+            # What other processes have published is read anew.
+            flashinfer.autotune_v2_reload()
         found = tuned_table.read(tuner, 0, lambda fused: MOE_TACTICS, state)
+        assert found.moe_entries
         first = {e.tokens: e.gemm1_tactic for e in found.moe_entries}
         second = {e.tokens: e.gemm2_tactic for e in found.moe_entries}
         for m in tokens(draw, [*buckets, *(own_buckets or ())]):
@@ -199,7 +219,16 @@ def main() -> None:
         draw = random.Random(seed)
         for name, check in (("mm_fp4", check_gemm), ("cutlass_fused_moe", check_mixture)):
             forget(tuner)
-            counts[name] += check(draw, tuner)
+            counts[name] += check(draw, tuner, (("file",), ("memory",), ("file", "memory")))
+            if not hasattr(flashinfer, "autotune_v2"):
+                continue
+            forget(tuner)
+            with tempfile.TemporaryDirectory() as root:
+                # The store stays attached when the context is left.
+                with flashinfer.autotune_v2("replay", cache_root=root):
+                    pass
+                counts[name] += check(draw, tuner, (("store",),))
+                forget(tuner)
     print(json.dumps({"flashinfer": flashinfer.__version__, "compared": counts}))
 
 
