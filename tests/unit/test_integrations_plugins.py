@@ -42,6 +42,25 @@ def test_it_says_one_line(server, logger, enable, caplog):
 
 
 @pytest.mark.parametrize(("server", "logger"), SERVERS)
+def test_what_is_said_later_goes_to_the_servers_log(server, logger, enable, monkeypatch, caplog):
+    """vLLM shows what its own loggers say, and no other's."""
+    monkeypatch.setattr(logging.getLogger("fp4aot"), "parent", logging.getLogger())
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    shown = logging.getLogger(logger.partition(".")[0])
+    monkeypatch.setattr(shown, "handlers", [handler])
+    monkeypatch.setattr(shown, "propagate", False)
+    caplog.set_level(logging.INFO, shown.name)
+    later = logging.getLogger("fp4aot.integrations.flashinfer")
+    assert not later.isEnabledFor(logging.INFO)
+    enable(report.Report("0.7.2", "0.7.2", active=True, replaced=("mm_fp4",)))
+    server.activate()
+    later.info("fp4aot: 7 rows")
+    assert [record.getMessage() for record in records][1:] == ["fp4aot: 7 rows"]
+
+
+@pytest.mark.parametrize(("server", "logger"), SERVERS)
 @pytest.mark.parametrize(
     ("error", "text"),
     [

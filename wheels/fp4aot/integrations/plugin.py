@@ -31,5 +31,10 @@ def activate(logger: logging.Logger) -> bool:
         reason = f"{error}" if type(error).__name__ == "IntegrationError" else f"{error!r}"
         logger.warning("fp4aot: not active, FlashInfer is left as it is: %s", reason)
         return False
+    # What is said later, once FlashInfer is imported or has been tuned, goes the same way.
+    ours = logging.getLogger("fp4aot")
+    ours.parent = logger
+    # Loggers remember which levels are shown, until one is set.
+    ours.setLevel(ours.level)
     logger.info("fp4aot: %s", report.summary())
     return bool(report.active)
