@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 
 from fp4aot._tactics import file
 from fp4aot._tactics.at_import import SHIPPED, VARIABLE
-from fp4aot._tactics.entries import OUT_DTYPES, Choice, Entry, MoeChoice, MoeEntry
+from fp4aot._tactics.entries import OUT_DTYPES, Choice, MoeChoice
 from fp4aot._tactics.errors import TacticsError
-from fp4aot._tactics.table import Table, merge, shared_capabilities
+from fp4aot._tactics.table import Table, merge, shape_of, shared_capabilities
 from fp4aot._tactics.wheel import Wheel
 
 SetTables = Callable[[torch.Tensor, torch.Tensor], object]
@@ -127,11 +127,12 @@ def set_tuned(tuned: Table, set_tables: SetTables) -> str:
         One line for a log; empty where nothing has changed.
     """
     with _state.lock:
-        if list(_shapes(tuned)) == list(_shapes(_state.tuned)):
+        # Not the sections: each says when it was made.
+        before = [(one.capability, one.all_entries) for one in _state.tuned.sections]
+        if [(one.capability, one.all_entries) for one in tuned.sections] == before:
             return ""
         _put_in_force(_state.table, tuned, set_tables)
-        own = {shape for shape, _ in _shapes(_state.table)}
-        found = {shape for shape, _ in _shapes(tuned)}
+        own, found = _shapes(_state.table), _shapes(tuned)
         line = f"{len(tuned)} rows for {len(found)} shapes from FlashInfer's autotuner are in force"
         kept = len(found & own)
         return line + (f"; {kept} of them keep the rows of the loaded table" if kept else "")
@@ -139,35 +140,29 @@ def set_tuned(tuned: Table, set_tables: SetTables) -> str:
 
 def table() -> Table:
     """Return what is in force."""
-    own = {shape for shape, _ in _shapes(_state.table)}
-    kept = {id(entry) for shape, entry in _shapes(_state.tuned) if shape not in own}
-    added = (
-        replace(
-            section,
-            entries=tuple(entry for entry in section.entries if id(entry) in kept),
-            moe_entries=tuple(entry for entry in section.moe_entries if id(entry) in kept),
-        )
-        for section in _state.tuned.sections
-    )
-    return Table((*_state.table.sections, *(section for section in added if section.all_entries)))
+    return _together(_state.table, _state.tuned)
 
 
 def _put_in_force(loaded: Table, tuned: Table, set_tables: SetTables) -> None:
-    before = _state.table, _state.tuned
+    both = _together(loaded, tuned)
+    set_tables(rows(both.choices()), moe_rows(both.moe_choices()))
     _state.table, _state.tuned = loaded, tuned
-    try:
-        set_tables(rows(table().choices()), moe_rows(table().moe_choices()))
-    except BaseException:
-        _state.table, _state.tuned = before
-        raise
 
 
-def _shapes(of: Table) -> Iterator[tuple[tuple[Any, ...], Entry | MoeEntry]]:
-    """Yield the entries, each with what it is for but the number of tokens."""
-    for section in of.sections:
-        for entry in section.all_entries:
-            # The keys of the two operators differ in their lengths.
-            yield (section.capability, *entry.key[:-1]), entry
+def _together(loaded: Table, tuned: Table) -> Table:
+    """Add to what was loaded the shapes that it does not have: rows of both would not fit."""
+    own = _shapes(loaded)
+    added = []
+    for section in tuned.sections:
+        entries = tuple(e for e in section.entries if shape_of(section, e) not in own)
+        moe_entries = tuple(e for e in section.moe_entries if shape_of(section, e) not in own)
+        if entries or moe_entries:
+            added.append(replace(section, entries=entries, moe_entries=moe_entries))
+    return Table((*loaded.sections, *added))
+
+
+def _shapes(of: Table) -> set[tuple[Any, ...]]:
+    return {shape_of(section, entry) for section in of.sections for entry in section.all_entries}
 
 
 def rows(choices: list[Choice]) -> torch.Tensor:

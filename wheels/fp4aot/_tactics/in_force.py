@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp4aot._tactics import active
-from fp4aot._tactics.table import describe
+from fp4aot._tactics.table import describe, shape_of
 
 _NONE = (
     "no table is loaded, and no server has left a cache of FlashInfer's autotuner here: calls use "
@@ -44,7 +44,7 @@ def read(environment: Mapping[str, str] = os.environ) -> InForce:
     """Describe the tables of this process, and find the caches of SGLang and vLLM."""
     sections = []
     for section in active.table().sections:
-        shapes = len({entry.key[:-1] for entry in section.all_entries})
+        shapes = len({shape_of(section, entry) for entry in section.all_entries})
         sections.append(
             f"{len(section.all_entries)} rows for {shapes} shapes on {describe(section)}, from "
             f"{section.origin}, {section.written}"

@@ -161,6 +161,11 @@ def merge(tables: Iterable[Table]) -> Table:
     return Table(tuple(merged))
 
 
+def shape_of(section: Section, entry: Entry | MoeEntry) -> tuple[Any, ...]:
+    """Return what an entry is for, but for the number of tokens."""
+    return _key(section, entry)[:-1]
+
+
 def _key(section: Section, entry: Entry | MoeEntry) -> tuple[Any, ...]:
     # The keys of the two operators differ in their lengths.
     return (section.capability, *entry.key)
