@@ -358,11 +358,8 @@ def _bind(routes: list[_Route]) -> None:
         if route.owner is not None and getattr(route.owner, route.name) is route.original:
             setattr(route.owner, route.name, route.replacement)
         cache: Any = getattr(sys.modules.get(route.module), route.cached_by, None)
-        getattr(cache, "cache_clear", _nothing)()
-
-
-def _nothing() -> None:
-    pass
+        if hasattr(cache, "cache_clear"):
+            cache.cache_clear()
 
 
 def _dress(replacement: Function, original: Function) -> None:
