@@ -288,21 +288,6 @@ def test_a_quantized_product(details, flashinfer, dtype):
     assert_equal(details, AGAINST, *results)
 
 
-def as_flashinfer_takes_it(call):
-    """View packed values sixteen at a time, and scales four: other dtypes mean other formats."""
-    changes = {
-        name: call.tensors[name].view(torch.int64)
-        for name in ("fc1_expert_weights", "fc2_expert_weights")
-    }
-    changes |= {
-        name: call.tensors[name].view(torch.int32)
-        for name in ("fc1_weight_block_scales", "fc2_weight_block_scales")
-    }
-    if call.input.dtype == torch.uint8:
-        changes["input"] = call.input.view(torch.int64)
-    return call.changed(**changes)
-
-
 def mix(module, call, fused, **keywords):
     """Call a package's `cutlass_fused_moe`; FlashInfer returns its output and three others."""
     tensors, options = call.positional(), dict(call.options)
@@ -332,7 +317,7 @@ class TestExperts:
             if source == mixture.LINEAR and hidden % 64 != 0:
                 continue  # refused here: FlashInfer reads these scales with another row length
             with details.case(f"{tokens} tokens, {hidden}/{inter}, {experts} choose {top_k}"):
-                call = as_flashinfer_takes_it(
+                call = mixture.as_flashinfer_takes_it(
                     mixture.draw(tokens, hidden, inter, experts, top_k, source=source, dtype=dtype)
                 )
                 theirs = mix(flashinfer, call, False)
@@ -349,12 +334,12 @@ class TestExperts:
             call = mixture.draw(
                 *(33, 256, 512, 8, 2), activation=activation, biases=biases, per_expert=biases
             )
-            call = as_flashinfer_takes_it(call)
+            call = mixture.as_flashinfer_takes_it(call)
             theirs = mix(flashinfer, call, False)
             assert_equal(details, AGAINST, mix(fp4aot, call, False), theirs)
 
     def test_ranks_routings_and_profiles(self, details, flashinfer):
-        whole = as_flashinfer_takes_it(mixture.draw(33, routing="padding", biases=True))
+        whole = mixture.as_flashinfer_takes_it(mixture.draw(33, routing="padding", biases=True))
         count = torch.ops.fp4aot._cutlass_fused_moe_tactic_count(1, False, 0)
         for name, call, keywords in (
             ("padding", whole, {}),

@@ -86,7 +86,7 @@ class Side:
         torch.manual_seed(0)
         self.products = {nk: factors.draw(MOST_ROWS, *nk) for nk in WEIGHTS}
         self.layers = {} if sglang is None else {nk: _layer(sglang, *nk) for nk in WEIGHTS}
-        self.call = _as_flashinfer_takes_it(mixture.draw(MOST_TOKENS, *EXPERTS))
+        self.call = mixture.as_flashinfer_takes_it(mixture.draw(MOST_TOKENS, *EXPERTS))
 
     def autotune(self, cache: str | None, tune: bool = True):
         from flashinfer import autotune
@@ -253,18 +253,6 @@ def _layer(sglang, n: int, k: int):
     dense = torch.nn.Linear(k, n, bias=False, device="cuda", dtype=BF16)
     quantized = nn.NVFP4Linear.from_linear(dense, activations=x)
     return Linear(sglang.linear_method(), quantized).cuda(), x
-
-
-def _as_flashinfer_takes_it(call):
-    """View packed values sixteen at a time, and scales four: other dtypes mean other formats."""
-    changes = {
-        name: call.tensors[name].view(torch.int64 if name.endswith("weights") else torch.int32)
-        for name in (
-            *("fc1_expert_weights", "fc2_expert_weights"),
-            *("fc1_weight_block_scales", "fc2_weight_block_scales"),
-        )
-    }
-    return call.changed(**changes)
 
 
 def _replayed(call, replays: int = 30, rounds: int = 7) -> float:

@@ -573,3 +573,18 @@ GATED: Mapping[ActivationType, Callable[..., torch.Tensor]] = {
     ActivationType.SwigluStep: _swiglu_step,
 }
 _EXACT = (ActivationType.Relu, ActivationType.Identity)
+
+
+def as_flashinfer_takes_it(call: Mixture) -> Mixture:
+    """View packed values sixteen at a time, and scales four: other dtypes mean other formats."""
+    changes = {
+        name: call.tensors[name].view(torch.int64)
+        for name in ("fc1_expert_weights", "fc2_expert_weights")
+    }
+    changes |= {
+        name: call.tensors[name].view(torch.int32)
+        for name in ("fc1_weight_block_scales", "fc2_weight_block_scales")
+    }
+    if call.input.dtype == torch.uint8:
+        changes["input"] = call.input.view(torch.int64)
+    return call.changed(**changes)
